@@ -25,6 +25,7 @@ from omegaconf import DictConfig
 
 from unembed import launch
 from unembed.core.errors import InputError
+from unembed.core.ranks import check_devices
 
 
 def evaluate(settings: DictConfig, config: DictConfig) -> None:
@@ -48,7 +49,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     if other is not None and settings.trials == 1:  # both directories have been tested
         trials.compare(trials.find(run, "run"), other)
         return
-    launch.check_devices(config)
+    check_devices(config.trainer)
     session = Session.open(run, config)
     session.check()
     seed_everything(config.seed, workers=True, verbose=False)

@@ -31,10 +31,9 @@ def train(config: DictConfig) -> float | None:
 
     from unembed.attacks.parts.sharding import is_sharded
     from unembed.callbacks.predictions import objective_of
-    from unembed.reports.page import print_summary, write_report
-    from unembed.reports.vector_space import TEXTS, keep_space
     from unembed.runs import layout
     from unembed.runs.checkpoints import resume_from, resuming_from
+    from unembed.runs.config_file import keep_config, note_changes
     from unembed.session import Session
 
     run_dir = Path(config.run_dir)
@@ -44,17 +43,19 @@ def train(config: DictConfig) -> float | None:
     session.check()
     if is_first():  # the other ranks of a DDP run start this script again once the directory exists
         layout.start(run_dir, resuming=config.ckpt_path is not None)
-        launch.keep(run_dir, config)
+        keep_config(run_dir, session.values)
     seed_everything(config.seed, workers=True, verbose=False)
     trainer = session.begin_training(checkpoint, origin)
     if is_first():
-        launch.note_changes(run_dir, config)
+        note_changes(run_dir, session.values)
     attack, datamodule = session.attack, session.datamodule
     if attack.trainable:
         with resuming_from(checkpoint, trainer):
             trainer.fit(attack, datamodule, ckpt_path=checkpoint, weights_only=True)
         trainer.save_checkpoint(run_dir / layout.CHECKPOINT)
         if trainer.is_global_zero:
+            from unembed.reports.vector_space import TEXTS, keep_space
+
             (run_dir / layout.PREVIOUS).unlink(missing_ok=True)
             keep_space(run_dir, session, datamodule.training_sample(TEXTS))
         if is_sharded(trainer.strategy):
@@ -65,6 +66,8 @@ def train(config: DictConfig) -> float | None:
     if not trainer.is_global_zero:
         return None
     attack.batch_cache.clear()
+    from unembed.reports.page import print_summary, write_report
+
     write_report(run_dir)
     print_summary(run_dir)
     return objective_of(run_dir, config.objective)

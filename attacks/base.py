@@ -32,7 +32,7 @@ from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.token_ids import IGNORED
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs.checkpoints import finished_checkpoint, load_checkpoint, numbers_of_callbacks
-from unembed.runs.init_from import copy_artifacts
+from unembed.runs.stored_attack import copy_artifacts
 
 _PREDICTIONS = TypeAdapter(list[Prediction])
 

@@ -25,8 +25,7 @@ from unembed.defenses.base import Fitted
 from unembed.defenses.threat import threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs.config_file import read_config
-from unembed.runs.embedder_check import check_embedder
-from unembed.runs.stored_attack import attack_of, class_of, keep
+from unembed.runs.stored_attack import attack_of, check_embedder, class_of, keep
 
 COPY, ABOUT = "source", "finished.json"  # among the artifacts
 KEY = "attack.source_run"

@@ -26,8 +26,8 @@ from unembed.core.atomic_files import write_json
 from unembed.core.ranks import of_every_rank
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs import layout
-from unembed.runs.keys import file_key
-from unembed.runs.record import undertrained
+from unembed.runs.files import undertrained
+from unembed.runs.stored_attack import file_key
 
 log = logging.getLogger("train")
 

@@ -38,7 +38,7 @@ from unembed.datamodules.sources.base import SPLITS, Downloaded, Source
 from unembed.datamodules.sources.data_files import check_unchanged, described, files_of
 from unembed.datamodules.token_ids import Encode, TokenIds
 from unembed.datamodules.truncation import Truncation
-from unembed.runs.record import DataFile, absent_data
+from unembed.runs.files import DataFile, absent_data
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

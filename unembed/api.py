@@ -28,7 +28,8 @@ from unembed import launch
 from unembed.core.atomic_files import read_json
 from unembed.core.commands import quoted
 from unembed.core.errors import InputError
-from unembed.launch import ending, named_runs, sources
+from unembed.launch import console, locations
+from unembed.launch.overrides import titles
 from unembed.runs import layout
 from unembed.runs.config_file import read_config
 from unembed.runs.trust import trusting
@@ -238,7 +239,7 @@ def audit_vectors(
     if array is not None:
         given["vectors"] = ARRAY
         if attacker is None and array.ndim == 2:
-            given["run"] = named_runs.fitting_attacker(ARRAY, array.shape[1])
+            given["run"] = locations.fitting_attacker(ARRAY, array.shape[1])
     if known is not None:
         given["texts"] = "store:text"
         if array is None or len(known) != len(array):
@@ -273,24 +274,24 @@ def embed(texts: Sequence[str], embedder: str = "minilm", *overrides: str) -> ND
 
 def list_attacks() -> dict[str, str]:
     """The options of ``attack=`` with a line each, those of installed packages included."""
-    return sources.titles("attack")
+    return titles("attack")
 
 
 def list_embedders() -> dict[str, str]:
     """The options of ``embedder=`` with a line each."""
-    return sources.titles("embedder")
+    return titles("embedder")
 
 
 def list_defenses() -> dict[str, str]:
     """The options of ``defense=`` with a line each."""
-    return sources.titles("defense")
+    return titles("defense")
 
 
 def list_attackers() -> dict[str, str]:
     """The shipped attackers with a line each."""
     found = {}
-    for name in named_runs.shipped():
-        run = named_runs.SHIPPED / name
+    for name in locations.shipped():
+        run = locations.SHIPPED / name
         choices, record = read_config(run).choices, read_json(run / layout.RECORD)
         found[name] = (
             f"{choices.attack}, {record['parameters']:,} parameters: reads vectors of embedder={choices.embedder}, "
@@ -381,7 +382,7 @@ def _in_one_sentence() -> Iterator[None]:
     try:
         yield
     except InstantiationException as error:
-        message = ending.said_of(error)
+        message = console.said_of(error)
         if message is None:
             raise
         raise InputError(message) from error

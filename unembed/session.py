@@ -15,6 +15,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from hydra.utils import instantiate
+from lightning import Callback, seed_everything
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
 from unembed.attacks.parts.batch_cache import BatchCache
 from unembed.attacks.parts.sharding import check_sharding
 from unembed.attacks.refine.refining import leave_out, optional_refiners
@@ -36,20 +43,16 @@ from unembed.defenses.threat import Threat, threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.statistics import evenly
 from unembed.runs import layout
-from unembed.runs.checkpoint_io import WholeCheckpoints
-from unembed.runs.checkpoints import finished_checkpoint
+from unembed.runs.checkpoints import WholeCheckpoints, finished_checkpoint
 from unembed.runs.config_file import read_config, write_config
-from unembed.runs.init_from import check_origin
-from unembed.runs.keys import settings_key
-from unembed.runs.record import DataFile, data_of, training_of
+from unembed.runs.files import DataFile, data_of, training_of
+from unembed.runs.stored_attack import check_origin, settings_key
 from unembed.scoring.models import ScoringModels, scoring_models
 
 if TYPE_CHECKING:
-    from lightning import Callback
-    from omegaconf import DictConfig
-    from torch import Tensor
-
     from unembed.attacks.base import Attack
+
+_ONCE = (NearestNeighborBaseline, Analyses, RunRecord)  # callbacks of the first trial alone
 
 
 class Session:
@@ -74,8 +77,6 @@ class Session:
     @cached_property
     def values(self) -> dict[str, Any]:
         """The configuration as plain values."""
-        from omegaconf import OmegaConf
-
         values = OmegaConf.to_container(self.config, resolve=True, throw_on_missing=True)
         assert isinstance(values, dict)
         return {str(name): value for name, value in values.items()}
@@ -101,8 +102,6 @@ class Session:
         Raises:
             InputError: See Denoiser.fit; or the attacker is adaptive, and reads the vectors as they are.
         """
-        from lightning.pytorch.utilities import rank_zero_info
-
         if self.denoiser is None:
             return vectors
         if self.threat.adaptive:
@@ -164,8 +163,6 @@ class Session:
         Raises:
             InputError: The texts can no longer be read, and the defense must be fitted to them.
         """
-        from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-
         try:
             training = self.training_data(files)
             rank_zero_info("for the nearest-neighbour baseline and the analyses, what the run was trained on:")
@@ -186,8 +183,6 @@ class Session:
 
     def training_texts(self) -> Sequence[str]:
         """The training texts of a finished run; empty, with a warning, if they can no longer be read."""
-        from lightning.pytorch.utilities import rank_zero_warn
-
         try:
             return self.training_data(None).examples("train").texts
         except InputError as error:
@@ -235,9 +230,6 @@ class Session:
         Raises:
             InputError: The checkpoint does not exist, or its weights do not fit.
         """
-        import torch
-        from lightning import seed_everything
-
         seed_everything(self.config.seed, workers=True, verbose=False)
         texts = self.training_texts
         self.attack.connect(self.run / layout.ARTIFACTS, oracle, from_checkpoint=True, training_texts=texts)
@@ -257,21 +249,6 @@ class Session:
         """The test batch cache for these settings, in the directory of the results."""
         return BatchCache(output / layout.TEST_BATCHES, settings_key(self.values, self.embedder.fingerprint))
 
-    def trainer(self, output: Path, callbacks: Sequence[Callback], **arguments: Any) -> Any:
-        """Lightning's trainer with the configuration's loggers; for a finished run, they write to ``output``."""
-        from hydra.utils import instantiate
-
-        beside = {"save_dir": str(output)} if self.finished and "save_dir" in self.config.logger else {}
-        return instantiate(
-            self.config.trainer,
-            _convert_="all",
-            logger=_build(self.config.logger, **beside) or False,
-            plugins=[WholeCheckpoints()],
-            default_root_dir=output,
-            callbacks=callbacks,
-            **arguments,
-        )
-
     def begin_training(self, checkpoint: Path | None, origin: Path | None) -> Any:
         """Connect the attack with its data and its embedder; return Lightning's trainer for it.
 
@@ -282,49 +259,24 @@ class Session:
         Raises:
             InputError: The data have changed since the run began, or the origin has another attack or embedder.
         """
-        attack, datamodule = self.attack, self.datamodule
+        attack, data = self.attack, self.datamodule
         if self.config.ckpt_path is not None:
-            datamodule.expect(data_of(self.run), "put back what it was, or train a new run")
+            data.expect(data_of(self.run), "put back what it was, or train a new run")
         first = origin if checkpoint is None else None  # a resumed run has its own weights
         if first is not None:
             check_origin(first, self.values["attack"], self.embedder.fingerprint, self.embedder.dimension)
         resumed, artifacts = checkpoint is not None, self.run / layout.ARTIFACTS
-        attack.connect(artifacts, datamodule.oracle, from_checkpoint=resumed, origin=first)
+        attack.connect(artifacts, data.oracle, from_checkpoint=resumed, origin=first)
         attack.batch_cache = self.batch_cache(self.run)
         configured = [_build(node) for node in self.config.callbacks.values() if node is not None]
         for callback in configured:
             if isinstance(callback, Blending):
                 callback.origin = origin
-            elif isinstance(callback, Testing):
-                callback.check(attack)
-        callbacks = [
-            *self.result_callbacks(self.run, datamodule, configured),
-            RunRecord(self.run, self.embedder),
-            Termination(self.run / layout.CHECKPOINT),
-        ]
+        record, end = RunRecord(self.run, self.embedder), Termination(self.run / layout.CHECKPOINT)
+        callbacks = self._callbacks(self.run, data, configured, record, end)
         trainer = self.trainer(self.run, callbacks, **({} if attack.validated else {"limit_val_batches": 0}))
         check_sharding(trainer.strategy, attack)
-        for logger in trainer.loggers:
-            logger.log_hyperparams(self.values)
         return trainer
-
-    def result_callbacks(
-        self, output: Path, training: InversionDataModule | None, configured: Sequence[Callback]
-    ) -> list[Callback]:
-        """The callbacks that write the results of a test, together with the ``configured`` ones, in the right order.
-
-        Args:
-            output: Directory that they write to.
-            training: Data module of the attack's training text; without it, no baseline and no analyses are computed.
-            configured: Callbacks built from the configuration.
-        """
-        known: list[Callback] = []
-        if training is not None:
-            known = [
-                NearestNeighborBaseline(output, self.embedder, training, self.models),
-                Analyses(output, training),
-            ]
-        return [Predictions(output, self.embedder, training, self.models), *configured, *known]
 
     def run_trials(self, output: Path, count: int, checkpoint: Path | None, other_data: bool) -> bool:
         """Test the attack of a finished run ``count`` times with different random numbers.
@@ -342,46 +294,74 @@ class Session:
             InputError: The directory already holds other results, the run's texts have changed, or trials are asked of
                 an attack without random numbers.
         """
-        files, testing = data_of(self.run), of_the_test(self.config)
+        files, attack, data = data_of(self.run), self.attack, self.datamodule
         if not other_data:
-            moved = "where it has moved, or the other text is wanted, name it: datamodule.path=<file>"
-            self.datamodule.expect(files, moved)
-        for callback in testing:
-            callback.check(self.attack)
+            data.expect(files, "where it has moved, or the other text is wanted, name it: datamodule.path=<file>")
+        progress = [TerminalBar()] if self.config.trainer.get("enable_progress_bar", True) else []
+        configured = [*progress, Pace(), *of_the_test(self.config)]
+        record = RunRecord(output, self.embedder, training_of(self.run), checkpoint)
         if count > 1:
-            self.attack.begin_trial(0)  # raises before any test if the attack is deterministic
-        self.datamodule.examples("test")  # a mistake in the user's own texts is told before the run's are read again
+            attack.begin_trial(0)  # raises before any test if the attack is deterministic
+        data.examples("test")  # a mistake in the user's own texts is told before the run's are read again
         training = self.known_data(files)
-        oracle = (training or self.datamodule).oracle
-        texts = self.training_texts
-        self.attack.connect(self.run / layout.ARTIFACTS, oracle, from_checkpoint=True, training_texts=texts)
+        callbacks = self._callbacks(output, training, configured, record, Termination())
+        oracle, artifacts = (training or data).oracle, self.run / layout.ARTIFACTS
+        attack.connect(artifacts, oracle, from_checkpoint=True, training_texts=self.training_texts)
         folders = [layout.trial_folder(output, number) for number in range(count)]
         caches = [self.batch_cache(folder) for folder in folders]
         if is_first():
             layout.start(output, resuming=caches[0].exists(), key="output_dir")
             caches[0].create()
             write_config(output, self.values)
-        results = [
-            *self.result_callbacks(output, training, testing),
-            RunRecord(output, self.embedder, training_of(self.run), checkpoint),
-        ]
-        progress = [TerminalBar()] if self.config.trainer.get("enable_progress_bar", True) else []
-        trainer = self.trainer(output, [*progress, Pace(), *results, Termination()], enable_checkpointing=False)
-        for logger in trainer.loggers:
-            logger.log_hyperparams(self.values)
-        others = [callback for callback in trainer.callbacks if callback not in results]
-        self.attack.batch_cache = caches[0]
-        trainer.test(self.attack, self.datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True)
+        trainer = self.trainer(output, callbacks, enable_checkpointing=False)
+        attack.batch_cache = caches[0]
+        trainer.test(attack, data, ckpt_path=checkpoint, verbose=False, weights_only=True)
+        rest = [one for one in trainer.callbacks if not isinstance(one, (*_ONCE, Predictions, Testing))]
+        tests = [one for one in configured if isinstance(one, Testing)]
         for number in range(1, count):
-            self.attack.begin_trial(number)
-            self.attack.batch_cache = caches[number]
-            predictions = Predictions(folders[number], self.embedder, training, self.models)
-            trainer.callbacks = [*others, predictions, *testing]
-            trainer.test(self.attack, self.datamodule, verbose=False)
+            attack.begin_trial(number)
+            attack.batch_cache = caches[number]
+            trainer.callbacks = [*rest, Predictions(folders[number], self.embedder, training, self.models), *tests]
+            trainer.test(attack, data, verbose=False)
         if trainer.is_global_zero and not any(cache.wanted for cache in caches):
             for cache in caches:
                 cache.clear()
         return bool(trainer.is_global_zero)
+
+    def _callbacks(
+        self, output: Path, training: InversionDataModule | None, configured: Sequence[Callback], *last: Callback
+    ) -> list[Callback]:
+        """All callbacks of a training or a test, in their order.
+
+        Args:
+            output: Directory of the results.
+            training: Data module of the attack's training text; without it, no baseline and no analyses are computed.
+            configured: Callbacks of the configuration.
+            last: Those that come last, after the results are written.
+        """
+        for callback in configured:
+            if isinstance(callback, Testing):
+                callback.check(self.attack)
+        results = [Predictions(output, self.embedder, training, self.models), *configured]
+        if training is not None:
+            baseline = NearestNeighborBaseline(output, self.embedder, training, self.models)
+            results += [baseline, Analyses(output, training)]
+        return [*results, *last]
+
+    def trainer(self, output: Path, callbacks: Sequence[Callback], **arguments: Any) -> Any:
+        """Lightning's trainer with the configuration's loggers; for a finished run, they write to ``output``."""
+        moved = {"save_dir": str(output)} if self.finished and "save_dir" in self.config.logger else {}
+        trainer = _build(
+            self.config.trainer,
+            logger=_build(self.config.logger, **moved) or False,
+            plugins=[WholeCheckpoints()],
+            default_root_dir=output,
+            callbacks=callbacks,
+            **arguments,
+        )
+        for logger in trainer.loggers:
+            logger.log_hyperparams(self.values)
+        return trainer
 
     @property
     def _kept(self) -> FittedDefense:
@@ -398,6 +378,4 @@ class Session:
 
 
 def _build(node: DictConfig, **arguments: Any) -> Any:
-    from hydra.utils import instantiate
-
     return instantiate(node, _convert_="all", **arguments)

@@ -26,8 +26,7 @@ from unembed.attacks.lm_inversion.soda import SODA
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.white_box import WhiteBox
-from unembed.runs.embedder_check import check_embedder
-from unembed.runs.stored_attack import attack_of, keep
+from unembed.runs.stored_attack import attack_of, check_embedder, keep
 
 START = "start"  # among the artifacts
 

@@ -31,12 +31,12 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unembed.core import tensor_files
 from unembed.core.atomic_files import write_file, write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.cache.queries import Queries
-from unembed.runs.keys import content, weights_key
+from unembed.runs.checkpoints import load_tensors
+from unembed.runs.stored_attack import content, weights_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class SearchState:
         if self.path is None or not self.path.is_file():
             return None
         try:
-            content = tensor_files.load(self.path, "an interrupted search")
+            content = load_tensors(self.path, "an interrupted search")
         except InputError as error:
             rank_zero_warn(f"{error}; that batch starts again")
             return None

@@ -28,8 +28,7 @@ from unembed.datamodules.sources.base import folded
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs import layout
 from unembed.runs.config_file import read_config
-from unembed.runs.embedder_check import check_embedder
-from unembed.runs.stored_attack import keep
+from unembed.runs.stored_attack import check_embedder, keep
 from unembed.runs.trust import check_trusted
 
 MAPS, ABOUT = "alignment.safetensors", "alignment.json"  # among the artifacts

@@ -25,8 +25,7 @@ from unembed.attacks.vec2text.search import CorrectionSearch, IterativeAttack, P
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.runs.embedder_check import check_embedder
-from unembed.runs.stored_attack import attack_of, class_of, keep
+from unembed.runs.stored_attack import attack_of, check_embedder, class_of, keep
 
 CORRECTOR, INVERTER = "corrector", "inverter"
 

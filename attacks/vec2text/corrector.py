@@ -42,9 +42,7 @@ from unembed.datamodules.hypotheses import Hypotheses, HypothesisMixture, Hypoth
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.vectors import cosine_rows
 from unembed.runs import layout
-from unembed.runs.embedder_check import check_embedder
-from unembed.runs.keys import weights_key
-from unembed.runs.stored_attack import attack_of, identity, keep
+from unembed.runs.stored_attack import attack_of, check_embedder, identity, keep, weights_key
 
 INVERTER = "inverter"  # the copy, among the artifacts
 STATISTICS = "hypotheses.json"

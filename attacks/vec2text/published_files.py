@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unembed.core import tensor_files
 from unembed.core.errors import InputError
 from unembed.embedders.model_files import locate, parts_of, read_json
+from unembed.runs.checkpoints import is_dense, load_tensors
 
 # How the names of an inverter and of its corrector end; the last pair is that of jxm/gtr__nq__32.
 ENDINGS = (("inverter", "corrector"), ("hypothesizer", "corrector"), ("inversion", "corrector"), ("", "__correct"))
@@ -147,8 +147,8 @@ def _tensors(path: Path) -> dict[str, Tensor]:
             return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(f"{path}: not a file of weights, or a damaged one: {error}") from error
-    content = tensor_files.load(path, "a file of weights")
-    if not isinstance(content, dict) or not all(map(tensor_files.is_dense, content.values())):
+    content = load_tensors(path, "a file of weights")
+    if not isinstance(content, dict) or not all(map(is_dense, content.values())):
         raise InputError(f"{path}: not a file of weights: it holds more than tensors by their names")
     return content
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from unembed.core.errors import InputError
-from unembed.runs.record import DataFile
+from unembed.runs.files import DataFile
 
 _SHOWN = 12  # digits of a hash in messages
 

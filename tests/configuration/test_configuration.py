@@ -27,13 +27,15 @@ from unembed.callbacks.testing import of_the_test
 from unembed.core.commands import command
 from unembed.core.errors import InputError
 from unembed.datamodules.batching import LengthBucketBatchSampler
+from unembed.launch import overrides
 from unembed.launch.composing import plain, survey
-from unembed.launch.ending import ending
+from unembed.launch.console import ending
 from unembed.launch.origin import compose
-from unembed.launch.sources import groups
+from unembed.launch.overrides import default_groups
 from unembed.runs.config_file import write_config
 
-CHOICES = [(group, option) for group, names in groups().items() if group not in ("paths", "hydra") for option in names]
+GROUPS = [group for group in default_groups("train") if group not in ("paths", "hydra")]
+CHOICES = [(group, option) for group in GROUPS for option in overrides.options(group)]
 
 
 class Engine:
@@ -199,7 +201,7 @@ def test_a_limit_below_none_is_refused() -> None:
 
 
 def test_all_that_is_misspelt_is_reported_at_once() -> None:
-    overrides = [
+    misspelt = [
         "embedder=minlim",
         "atack=geia",
         "attack.decodng.beams=3",
@@ -217,7 +219,7 @@ def test_all_that_is_misspelt_is_reported_at_once() -> None:
         "seed.x=1",
     ]
     with pytest.raises(InputError) as raised:
-        launch.compose("train", overrides)
+        launch.compose("train", misspelt)
     lines = set(str(raised.value).splitlines())
     (added,) = [line for line in lines if line.startswith("trainer.val_check_interval: unknown key, valid: ")]
     assert added.endswith("; an argument that no option sets is added by +trainer.val_check_interval=7")
@@ -259,7 +261,7 @@ def test_a_multirun_is_checked_in_every_element() -> None:
         "train", ["attack=geia,nearest_neighbor", "seed=1,-1,2", "trainer.max_steps=range(1,3)"], multirun=True
     )
     assert errors == []
-    assert len({config.run_dir for config in configs}) == len(configs) == 8  # 2 attacks x (1 + 2 seeds + 1 step)
+    assert len({config.run_dir for config in configs}) == len(configs) == 5  # 1, and 1 attack, 2 seeds and 1 step more
     assert {m for c in configs for m in launch.check(c)} >= {"seed=-1: must be at least 0"}
     assert survey("train", ["attack=geia,gei"], multirun=True)[1][0].startswith("attack=gei: did you mean geia")
     assert "would share it" in survey("train", ["seed=1,2", "run_dir=x"], multirun=True)[1][0]

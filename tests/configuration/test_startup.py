@@ -13,8 +13,7 @@ from omegaconf import OmegaConf
 
 from support.processes import ROOT, Warm, program
 from unembed import launch
-from unembed.launch.named_runs import shipped
-from unembed.launch.signatures import signature_of
+from unembed.launch.locations import shipped
 
 HEAVY = ("torch", "lightning", "transformers", "scipy", "torchmetrics")
 # Runs each command in a fork of a process that has imported what all scripts import first.
@@ -113,10 +112,10 @@ def test_a_target_that_does_not_exist() -> None:
 
 
 def test_arguments_that_a_constructor_passes_on_are_known() -> None:
-    """Those that it sets itself cannot be given."""
-    signature = signature_of("unembed.attacks.llm.LLM")
-    assert signature is not None
-    assert {"adapter", "backbone", "decoding"} < set(signature.required)
-    assert "label_smoothing" not in signature.required
-    assert not signature.open_ended
-    assert signature_of("datetime.timedelta") is None  # written in C
+    node = {"_target_": "unembed.attacks.llm.LLM", "_partial_": True, "label_smoothing": 0, "decodng": 0}
+    config = OmegaConf.create(
+        {"attack": node, "time": {"_target_": "datetime.timedelta", "minutes": 1}}
+    )  # written in C
+    own, misspelt = launch.check(config)
+    assert own.startswith("attack.label_smoothing: unknown key, valid: adapter, ")  # which the constructor sets itself
+    assert misspelt == "attack.decodng: unknown key, did you mean decoding?"

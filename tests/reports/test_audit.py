@@ -38,7 +38,7 @@ from unembed.datamodules.vector_stores.sampling import open_store
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.embedders.minilm import MiniLM
-from unembed.launch.ending import ending
+from unembed.launch.console import ending
 from unembed.metrics import calibration
 from unembed.runs import layout
 

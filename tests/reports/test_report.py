@@ -24,7 +24,7 @@ from unembed.reports.page import SECTIONS, Section, print_summary, write_report
 from unembed.reports.results import by_quality, parts, read_results
 from unembed.reports.svg import nice_ticks
 from unembed.reports.wording import below_baseline, measure, verdict
-from unembed.runs.record import undertrained
+from unembed.runs.files import undertrained
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 SPACES = dict.fromkeys(map(ord, "\u00a0\u202f"), " ")

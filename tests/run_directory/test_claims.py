@@ -14,7 +14,7 @@ import yaml
 from support.processes import ROOT, Warm
 from support.small_scripts import TINY, Scripts, wait_for
 from unembed.core.errors import InputError
-from unembed.runs import claims, layout
+from unembed.runs import layout
 
 SECOND = "2026-01-02_03-04-05"
 # A script on whose machine it is always the same second.
@@ -32,8 +32,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 HOLDER = """
 import sys, time
 from pathlib import Path
-from unembed.runs import claims
-with claims.held(Path(sys.argv[1]), "run_dir"):
+from unembed.runs import layout
+with layout.locked(Path(sys.argv[1]), "run_dir"):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -44,7 +44,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Scripts:
     """In their folder, ``run`` is a trained run."""
     made = Scripts(tmp_path_factory.mktemp("claims"), warm)
     assert made.end(made.start("train", *TINY, "run_dir=run"))[0] == 0
-    assert not (made.folder / "run" / claims.LOCK).exists()
+    assert not (made.folder / "run" / layout.LOCK).exists()
     return made
 
 
@@ -53,16 +53,16 @@ def scripts(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Scripts:
 
 def test_the_next_free_name_is_claimed(tmp_path: Path) -> None:
     wanted = tmp_path / "above" / "name"
-    assert [claims.claim(wanted).name for _ in range(3)] == ["name", "name-2", "name-3"]
+    assert [layout.claim(wanted).name for _ in range(3)] == ["name", "name-2", "name-3"]
 
 
 def test_a_name_below_a_link_that_leads_nowhere_is_refused(scripts: Scripts, tmp_path: Path) -> None:
     """As runs/ does that leads to a disk which is not there; no other name would help."""
     (tmp_path / "runs").symlink_to(tmp_path / "scratch")
     with pytest.raises(FileExistsError):
-        claims.claim(tmp_path / "runs" / "name")
+        layout.claim(tmp_path / "runs" / "name")
     with pytest.raises(FileNotFoundError):
-        claims.claim(Path("/proc/name"))
+        layout.claim(Path("/proc/name"))
     done = scripts.warm.run([str(ROOT / "train.py")], cwd=tmp_path, environment={**os.environ, "PYTHONPATH": str(ROOT)})
     assert (done.returncode, done.stderr) == (2, "runs: File exists\n")
 
@@ -81,7 +81,7 @@ def test_evaluations_of_one_second_have_a_directory_each(scripts: Scripts) -> No
         yaml.safe_load((place / layout.CONFIG).read_text())["attack"]["decoding"]["max_new_tokens"] for place in places
     }
     assert found == {2, 4, 6}
-    assert all((place / layout.METRICS).is_file() and not (place / claims.LOCK).exists() for place in places)
+    assert all((place / layout.METRICS).is_file() and not (place / layout.LOCK).exists() for place in places)
 
 
 @pytest.mark.slow
@@ -112,15 +112,15 @@ def test_a_killed_process_keeps_no_lock(tmp_path: Path) -> None:
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(InputError) as refused, claims.held(tmp_path, "run_dir"):
+        with pytest.raises(InputError) as refused, layout.locked(tmp_path, "run_dir"):
             pass
         pattern = rf"run_dir={tmp_path}: process {holder.pid} on \S+, started [\d-]+ [\d:]+, is writing there; wait .*"
         assert re.fullmatch(pattern, str(refused.value))
         layout.check_links(tmp_path)
         holder.kill()
-    assert (tmp_path / claims.LOCK).exists()
-    with claims.held(tmp_path, "run_dir"):
-        assert str(os.getpid()) in (tmp_path / claims.LOCK).read_text()
+    assert (tmp_path / layout.LOCK).exists()
+    with layout.locked(tmp_path, "run_dir"):
+        assert str(os.getpid()) in (tmp_path / layout.LOCK).read_text()
     assert not tmp_path.exists()
 
 
@@ -129,12 +129,12 @@ def test_a_lock_of_somebody_elses_run_writes_nothing_else(tmp_path: Path) -> Non
     victim.write_text("mine")
     run.mkdir()
     for make in (os.link, os.symlink):
-        make(victim, run / claims.LOCK)
-        with pytest.raises(InputError, match=r"\.lock: a link or not a file"), claims.held(run, "run_dir"):
+        make(victim, run / layout.LOCK)
+        with pytest.raises(InputError, match=r"\.lock: a link or not a file"), layout.locked(run, "run_dir"):
             pass
-        (run / claims.LOCK).unlink()
-    (run / claims.LOCK).mkdir()
-    with pytest.raises(InputError, match="remove it"), claims.held(run, "run_dir"):
+        (run / layout.LOCK).unlink()
+    (run / layout.LOCK).mkdir()
+    with pytest.raises(InputError, match="remove it"), layout.locked(run, "run_dir"):
         pass
     assert victim.read_text() == "mine"
 
@@ -158,7 +158,7 @@ def test_a_run_is_trained_by_one_process_at_a_time(scripts: Scripts) -> None:
 @pytest.mark.slow
 def test_an_evaluation_is_written_by_one_process_at_a_time(scripts: Scripts) -> None:
     output = scripts.folder / "same"
-    with claims.held(output, "output_dir"):
+    with layout.locked(output, "output_dir"):
         message = scripts.refuse("evaluate", "run=run", "output_dir=same")
     assert message.startswith(f"output_dir=same: process {os.getpid()} on ")
 
@@ -168,7 +168,7 @@ def test_an_evaluation_is_written_by_one_process_at_a_time(scripts: Scripts) -> 
 
 def test_a_directory_that_nothing_was_written_to_is_removed(tmp_path: Path) -> None:
     for name, left in (("empty", []), ("run", ["config.yaml"])):
-        with claims.held(tmp_path / name, "run_dir"):
+        with layout.locked(tmp_path / name, "run_dir"):
             for file in left:
                 (tmp_path / name / file).touch()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.yaml", "run"]

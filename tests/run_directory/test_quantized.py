@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from unembed.commands.export import copy_weights
 from unembed.core.errors import InputError
 from unembed.runs.checkpoints import SCALES, load_checkpoint
-from unembed.runs.exporting import copy_weights
 
 
 def stored(folder: Path, weights: dict[str, Tensor], **more: Any) -> Path:
@@ -56,7 +56,7 @@ def test_matrices_that_share_memory_are_stored_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("scales", "told"),
-    [([1.0], "no mapping"), ({"matrix": torch.ones(3, 1)}, "'matrix'"), ({"other": torch.ones(512, 1)}, "'other'")],
+    [([1.0], "'scales'"), ({"matrix": torch.ones(3, 1)}, "'matrix'"), ({"other": torch.ones(512, 1)}, "'other'")],
 )
 def test_scales_that_do_not_fit_are_refused(tmp_path: Path, scales: Any, told: str) -> None:
     path = tmp_path / "damaged.ckpt"

@@ -33,7 +33,7 @@ from unembed.core.errors import InputError
 from unembed.embedders.base import fingerprint_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs import layout
-from unembed.runs.keys import settings_key
+from unembed.runs.stored_attack import settings_key
 from unembed.scoring.models import ScoringModels
 
 NAMES = ["ada", "bob", "cleo", "dan", "eve", "finn", "gus", "hal", "ida", "jon", "kit", "lea"]

@@ -17,11 +17,10 @@ from unembed.core.atomic_files import remove_temporary, replacing, write_file, w
 from unembed.core.errors import InputError
 from unembed.embedders.cache.shards import text_keys
 from unembed.embedders.cache.store import ShardStore
-from unembed.launch.ending import ending
+from unembed.launch.console import ending
 from unembed.reports.results import read_results
 from unembed.runs import layout
-from unembed.runs.checkpoint_io import WholeCheckpoints
-from unembed.runs.checkpoints import finished_checkpoint, load_checkpoint, resume_from
+from unembed.runs.checkpoints import WholeCheckpoints, finished_checkpoint, load_checkpoint, resume_from
 from unembed.runs.config_file import read_config, write_config
 from unembed.runs.files import read_rows
 
@@ -146,7 +145,12 @@ def test_config_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "config.yaml is missing"), (b"a: [1", "cannot be read"), (b"- 1\n- 2\n", "no mapping"), (b"\xff", "read")],
+    [
+        (None, "config.yaml: missing"),
+        (b"a: [1", "cannot be read"),
+        (b"- 1\n- 2\n", "expected keys and values"),
+        (b"\xff", "read"),
+    ],
 )
 def test_a_broken_config_is_one_error(tmp_path: Path, content: bytes | None, message: str) -> None:
     if content is not None:

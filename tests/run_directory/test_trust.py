@@ -28,12 +28,10 @@ from unembed.datamodules.sources.hub import HubSet
 from unembed.embedders.minilm import MiniLM
 from unembed.embedders.sentence_transformer import SentenceTransformerEmbedder
 from unembed.runs import layout
-from unembed.runs.checkpoint_io import WholeCheckpoints
-from unembed.runs.checkpoints import finished_checkpoint, load_checkpoint, resume_from
+from unembed.runs.checkpoints import WholeCheckpoints, finished_checkpoint, load_checkpoint, resume_from
 from unembed.runs.config_file import read_config, write_config
-from unembed.runs.embedder_check import check_embedder
-from unembed.runs.record import training_of
-from unembed.runs.stored_attack import attack_of
+from unembed.runs.files import training_of
+from unembed.runs.stored_attack import attack_of, check_embedder
 from unembed.runs.trust import check_trusted, trusting
 
 PACKAGES = ("attacks", "callbacks", "datamodules", "defenses", "embedders", "metrics", "unembed")

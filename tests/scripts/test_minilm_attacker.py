@@ -14,7 +14,7 @@ from unembed import launch
 from unembed.audit.exposure import FREE, classes
 from unembed.commands import invert
 from unembed.embedders.minilm import MiniLM
-from unembed.launch.named_runs import SHIPPED
+from unembed.launch.locations import SHIPPED
 from unembed.metrics.tokens import token_overlap
 from unembed.scoring.recognisers import LABELS
 

@@ -13,7 +13,7 @@ import pytest
 
 from support.processes import ROOT, Warm, program
 from support.small_scripts import TINY, Scripts, wait_for
-from unembed.runs import claims, layout
+from unembed.runs import layout
 from unembed.runs.checkpoints import load_checkpoint
 
 STEPS = "trainer.max_steps=12"
@@ -110,7 +110,7 @@ def test_a_training_is_saved_and_resumed(scripts: Scripts) -> None:
     assert errors.splitlines()[-1].startswith(start)
     assert f"run_dir={name} ckpt_path=last" in errors
     assert not (run / layout.METRICS).exists()
-    assert not (run / claims.LOCK).exists()
+    assert not (run / layout.LOCK).exists()
     assert scripts.end(scripts.start("train", *settings, "ckpt_path=last"))[0] == 0
     assert (run / layout.PREDICTIONS).read_bytes() == (scripts.folder / "run" / layout.PREDICTIONS).read_bytes()
     assert steps(run) == 12

@@ -22,7 +22,7 @@ import tqdm
 from support.processes import ROOT, Warm, program
 from support.tiny_models import tiny_language_model
 from unembed.launch import console
-from unembed.launch.ending import UNREAD
+from unembed.launch.console import UNREAD
 
 SITE = Path(sysconfig.get_path("purelib"))
 SMALL = [
@@ -173,19 +173,9 @@ def test_who_is_shown(file: Path, level: int, shown: bool) -> None:
     assert console.is_shown(record) == shown
 
 
-def test_a_log_waits_for_its_directory(tmp_path: Path) -> None:
-    log = console.LaterFile(tmp_path / "out" / "log")
-    for number in range(3):
-        if number == 1:
-            (tmp_path / "out").mkdir()
-        log.handle(logging.LogRecord("ours", logging.INFO, __file__, 1, "line %d", (number,), None))
-    lines = (tmp_path / "out" / "log").read_text(encoding="utf-8").splitlines()
-    assert [line.split(": ", 1)[1] for line in lines] == ["line 0", "line 1", "line 2"]
-
-
 def test_a_line_does_not_break_into_a_bar() -> None:
     terminal = io.StringIO()
-    handler = console.Terminal(logging.StreamHandler(terminal))
+    handler = console.Terminal(terminal)
     bar = tqdm.tqdm(total=4, desc="training", file=terminal, ncols=40)
     for number, named in enumerate((dict[str, bool](), {"for_log_alone": True})):
         record = logging.LogRecord("ours", logging.INFO, str(ROOT / "train.py"), 1, "line %d", (number,), None)
@@ -218,14 +208,12 @@ ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202egnp.\x9b1A"
 
 def test_no_line_of_a_log_is_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On the terminal and in the log, with a traceback."""
-    terminal = logging.StreamHandler(sys.stderr)
-    terminal.setFormatter(console.Printable("%(message)s"))
     try:
         raise KeyError(ESCAPES)
     except KeyError:
         error = sys.exc_info()
     record = logging.LogRecord("ours", logging.WARNING, str(ROOT / "train.py"), 1, "%s\nERROR more", (ESCAPES,), error)
-    for handler in (console.Terminal(terminal), console.LaterFile(tmp_path / "log")):
+    for handler in (console.Terminal(), console.LogFile(tmp_path / "log")):
         handler.handle(record)
         handler.close()
     shown = "\ufffd]0;owned\ufffd\ufffd[2J\ufffdgnp.\ufffd1A"
@@ -248,10 +236,9 @@ def test_no_traceback_is_obeyed(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert "\x1b" not in said
 
 
-@pytest.mark.parametrize("later", [False, True])
-def test_a_log_on_a_full_disk_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], later: bool) -> None:
+def test_a_log_on_a_full_disk_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log").symlink_to("/dev/full")
-    handler = console.LaterFile(tmp_path / "log") if later else console.LogFile(tmp_path / "log")
+    handler = console.LogFile(tmp_path / "log")
     for number in range(6):
         handler.handle(logging.LogRecord("ours", logging.INFO, __file__, 1, "line %d", (number,), None))
     handler.close()
@@ -260,7 +247,7 @@ def test_a_log_on_a_full_disk_says_so_once(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_log_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log").mkdir()
-    handler = console.LaterFile(tmp_path / "log")
+    handler = console.LogFile(tmp_path / "log")
     for number in range(3):
         handler.handle(logging.LogRecord("ours", logging.INFO, __file__, 1, "line %d", (number,), None))
     assert capsys.readouterr().err == f"{tmp_path}/log: Is a directory: the log ends here\n"
@@ -268,7 +255,7 @@ def test_a_log_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_terminal_that_cannot_be_written_raises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.suppress(OSError), open("/dev/full", "w", buffering=1) as full:  # noqa: PTH123
-        handler = console.Terminal(logging.StreamHandler(full))
+        handler = console.Terminal(full)
         handler.handle(logging.LogRecord("ours", logging.INFO, str(ROOT / "train.py"), 1, "line", None, None))
         assert capsys.readouterr().err == ""
 

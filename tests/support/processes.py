@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 IMPORTED = (
     "antlr4.LL1Analyzer", "unembed.attacks.parts.batch_cache", "unembed.attacks.geia", "unembed.attacks.parts.sharding",
     "unembed.runs.trust", "unembed.commands.audit", "unembed.callbacks.analyses", "unembed.callbacks.attributes",
-    "unembed.callbacks.baseline", "unembed.runs.checkpoint_io", "unembed.reports.comparison.measuring",
+    "unembed.callbacks.baseline", "unembed.runs.checkpoints", "unembed.reports.comparison.measuring",
     "unembed.callbacks.history", "unembed.callbacks.pace", "unembed.callbacks.predictions", "unembed.reports.page",
     "unembed.callbacks.run_record", "unembed.scoring.models", "unembed.reports.trials", "unembed.launch.checking",
     "unembed.datamodules.inversion", "unembed.datamodules.sources.synthetic", "unembed.defenses.identity",

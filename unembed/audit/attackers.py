@@ -36,9 +36,8 @@ from unembed.metrics.statistics import evenly
 from unembed.metrics.tokens import same_words, token_overlap
 from unembed.metrics.vectors import cosine_rows
 from unembed.reports.reading import Reader
-from unembed.runs.files import Row
+from unembed.runs.files import Row, absent_data
 from unembed.runs.layout import TEST_BATCHES
-from unembed.runs.record import absent_data
 from unembed.session import Session
 
 BLOCK = 16_384  # training vectors compared at once

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 
 from unembed import launch
 from unembed.core.errors import InputError
-from unembed.launch import named_runs
+from unembed.launch import locations
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -232,7 +232,7 @@ def _others(settings: DictConfig, config: DictConfig) -> list[tuple[Literal["oth
 
 def _label(run: Path, config: DictConfig, named: str = "") -> str:
     """What a reader calls the attack of a run; ``named`` as it was given, empty for that of ``run=``."""
-    if run.resolve().parent == named_runs.SHIPPED.resolve():
+    if run.resolve().parent == locations.SHIPPED.resolve():
         whose = f"the shipped attacker {run.name}"
     else:
         whose = f"the attack of {named}" if named else "the run's attack"

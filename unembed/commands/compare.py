@@ -37,9 +37,9 @@ from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 from unembed.core.commands import arguments, command
 from unembed.core.errors import InputError, did_you_mean, printable
 from unembed.launch import console
-from unembed.launch.ending import check_writable, ending
-from unembed.launch.named_runs import find_run, is_named
-from unembed.launch.sources import CONFIGS
+from unembed.launch.console import check_writable, ending
+from unembed.launch.locations import find_run, is_named
+from unembed.launch.overrides import CONFIGS
 
 if TYPE_CHECKING:
     from unembed.reports.charts import Chart

@@ -9,7 +9,6 @@ Everything is written under a temporary name in the same directory, ``.<name>.<p
 
 from __future__ import annotations
 
-import glob
 import json
 import math
 import os
@@ -63,12 +62,8 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object a line."""
-
-    def lines(file: BinaryIO) -> None:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-
-    write_file(path, lines)
+    lines = (json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n" for row in rows)
+    write_file(path, lambda file: file.writelines(lines))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -80,7 +75,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(limits.text(path, limits.LARGEST_JSON), parse_float=_finite, parse_constant=_finite)
-    except (ValueError, RecursionError, IsADirectoryError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON that can be read: {error}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected an object of keys and values, found {type(content).__name__}")
@@ -108,15 +103,6 @@ def remove_temporary(directory: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-def remove_left_over(path: Path) -> None:
-    """Remove what killed processes have left of ``path`` under temporary names."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)
 
 
 def _temporary(path: Path) -> Path:

@@ -53,19 +53,14 @@ class InputError(Exception):
     """A user error: a wrong config value, file or run directory.
 
     The message names the key or the file and line, the value, and the nearest valid one if there is one. Scripts print
-    only the message and exit with code 2. ``printable`` replaces control characters, and
-    ``redacted`` replaces secrets.
+    only the message, without control characters and secrets, and exit with code 2. The middle of a very long one is
+    left out.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(_shortened(printable(redacted(message))))
-
-
-def _shortened(message: str) -> str:
-    """``message`` without its middle if it is too long; the end, which says what to do, is kept."""
-    if len(message) <= _LONGEST:
-        return message
-    return f"{message[: _LONGEST - 1000]} [{len(message) - _LONGEST:,} characters left out] {message[-1000:]}"
+        said = printable(redacted(message))
+        cut = f"{said[: _LONGEST - 1000]} [{len(said) - _LONGEST:,} characters left out] {said[-1000:]}"
+        super().__init__(said if len(said) <= _LONGEST else cut)
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
@@ -127,11 +122,11 @@ def shortened(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` with terminal control characters (escape sequences, bidirectional controls) replaced by U+FFFD.
-
-    Tabs and line feeds are kept.
-    """
-    return "".join("\ufffd" if _is_obeyed(character) else character for character in text)
+    """``text`` with terminal control characters (escape sequences, bidirectional controls) replaced by U+FFFD."""
+    return "".join(
+        "\ufffd" if character in _TURNS or (unicodedata.category(character) in ("Cc", "Cs") and character not in "\t\n")
+        else character for character in text
+    )  # fmt: skip
 
 
 def redacted(text: str) -> str:
@@ -168,7 +163,3 @@ def secret_refused(key: str) -> str:
         "CHROMA_CLIENT_AUTH_CREDENTIALS, MILVUS_TOKEN, ... (docs/audit.md), or the variable that "
         "embedder.api_key_env names"
     )
-
-
-def _is_obeyed(character: str) -> bool:
-    return (unicodedata.category(character) in ("Cc", "Cs") and character not in "\t\n") or character in _TURNS

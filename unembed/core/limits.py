@@ -3,7 +3,8 @@
     limits.text(run / "metrics.json", limits.LARGEST_JSON)     # checks the size before reading
     for number, line in limits.lines(run / "predictions.jsonl"): ...
 
-A file that is read line by line may have any size, such as a corpus of 50 GB.
+A file that is read line by line may have any size, such as a corpus of 50 GB. Errors of a size, and of a pipe, a device
+or a file of /proc, are InputError.
 """
 
 from __future__ import annotations
@@ -23,40 +24,23 @@ LONGEST_LINE = 10_000_000  # bytes of a line or row: a book of 1,500 pages has 4
 
 
 def content(path: Path, most: int) -> bytes:
-    """The bytes of a file of at most ``most`` bytes.
-
-    Raises:
-        InputError: It is larger, or is not a regular file: reading a pipe or device might never end.
-        OSError: It cannot be read.
-    """
+    """The bytes of a file of at most ``most`` bytes."""
     _check_regular(path)
     check_size(path, most)
     with path.open("rb") as file:
         found = file.read(most + 1)
-    if len(found) > most:  # it has grown, or its size is unknown, as in /proc
+    if len(found) > most:  # it has grown
         raise _too_large(path, len(found), most)
     return found
 
 
 def text(path: Path, most: int) -> str:
-    """The text of a file of at most ``most`` bytes.
-
-    Raises:
-        InputError: As ``content``.
-        OSError: It cannot be read.
-        UnicodeDecodeError: It is not UTF-8.
-    """
+    """The text of a file of at most ``most`` bytes."""
     return content(path, most).decode()
 
 
 def lines(path: Path, most: int | None = LARGEST_TABLE, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file, split at line feeds only, with their 1-based numbers.
-
-    Raises:
-        InputError: The file is larger than ``most`` bytes (None: no limit), a line is longer than ``longest`` bytes, or
-            it is not a regular file.
-        OSError: It cannot be read.
-    """
+    """The lines of a file of at most ``most`` bytes (None: no limit), split at line feeds only, with their numbers."""
     _check_regular(path)
     if most is not None:
         check_size(path, most)
@@ -69,22 +53,13 @@ def lines(path: Path, most: int | None = LARGEST_TABLE, longest: int = LONGEST_L
 
 
 def check_size(path: Path, most: int) -> None:
-    """Check that a file has at most ``most`` bytes.
-
-    Raises:
-        InputError: It is larger.
-        OSError: It does not exist.
-    """
+    """Check that a file has at most ``most`` bytes."""
     if (size := path.stat().st_size) > most:
         raise _too_large(path, size, most)
 
 
 def check_line(path: Path, number: int, size: int, longest: int = LONGEST_LINE) -> None:
-    """Check the length of a line or row of which ``size`` bytes were read.
-
-    Raises:
-        InputError: It is too long; names file and line.
-    """
+    """Check the length of a line or row of which ``size`` bytes were read."""
     if size > longest:
         raise InputError(
             f"{path}:{number}: longer than {longest:,} bytes, the most that are read of a line or row; cut it into "
@@ -93,19 +68,14 @@ def check_line(path: Path, number: int, size: int, longest: int = LONGEST_LINE) 
 
 
 def check_data(path: Path) -> None:
-    """Refuse a file in /proc, where ``environ`` holds keys and passwords.
-
-    Raises:
-        InputError: The file, or the target of its link, is there.
-    """
+    """Refuse a file in /proc, where ``environ`` holds keys and passwords."""
     if path.resolve().is_relative_to("/proc"):
         raise InputError(f"{path}: leads to {path.resolve()}, which describes processes and is not a data file")
 
 
 def _check_regular(path: Path) -> None:
     if not stat.S_ISREG(path.stat().st_mode):
-        kind = "a directory" if path.is_dir() else "a pipe or a device"
-        raise InputError(f"{path}: {kind}, not a file")
+        raise InputError(f"{path}: {'a directory' if path.is_dir() else 'a pipe or a device'}, not a file")
     check_data(path)
 
 

@@ -1,9 +1,12 @@
-"""The rank of this process as set by the launcher (torchrun, Lightning or SLURM), and gathering over ranks."""
+"""Devices, the rank of this process as set by the launcher (torchrun, Lightning or SLURM), and gathering over ranks."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
+
+from unembed.core.errors import InputError, did_you_mean
 
 
 def local_rank() -> int:
@@ -31,3 +34,32 @@ def of_every_rank(value: Any) -> list[Any]:
     values: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(values, value)
     return values
+
+
+def check_devices(trainer: Mapping[str, Any]) -> None:
+    """Check that this machine has the devices that the settings of the trainer ask for; imports Lightning.
+
+    Raises:
+        InputError: It has not.
+    """
+    from lightning.pytorch.accelerators import AcceleratorRegistry, CUDAAccelerator, MPSAccelerator
+
+    asked, devices = trainer.get("accelerator", "auto"), trainer.get("devices", "auto")
+    valid = ("auto", "gpu", *AcceleratorRegistry)
+    if asked not in valid:
+        raise InputError(f"trainer.accelerator={asked}: {did_you_mean(str(asked), valid)}")
+    gpu = MPSAccelerator if MPSAccelerator.is_available() else CUDAAccelerator
+    found = gpu if asked in ("auto", "gpu") else AcceleratorRegistry[asked]["accelerator"]
+    if asked != "auto" and not found.is_available():
+        import torch
+
+        what = "GPU" if asked in ("gpu", "cuda", "mps") else asked
+        missing = f"torch {torch.__version__} finds no {what} on this machine"
+        raise InputError(f"trainer.accelerator={asked}: {missing}; give trainer.accelerator=auto or cpu")
+    if found in (CUDAAccelerator, MPSAccelerator) and found.is_available():
+        count = found.auto_device_count()
+        numbers = [] if isinstance(devices, int | str) else devices
+        if (isinstance(devices, int) and devices > count) or any(number >= count for number in numbers):
+            has = "1 GPU, number 0" if count == 1 else f"{count} GPUs, numbers 0 to {count - 1}"
+            more = f"torch finds {has} on this machine; give trainer.devices={count} or fewer"
+            raise InputError(f"trainer.devices={devices}: {more}")

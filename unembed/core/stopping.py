@@ -8,8 +8,7 @@
     with stopping.raising():    # inside, they raise KeyboardInterrupt and Terminated, so that files are cleaned up
         ...
 
-A scheduler sends SIGTERM when a job's time is up, and SIGKILL some seconds later. During training,
-callbacks/termination.py handles SIGTERM and saves a checkpoint first. This module imports nothing heavy.
+During training, callbacks/termination.py handles SIGTERM and saves a checkpoint first. Nothing heavy is imported.
 """
 
 from __future__ import annotations

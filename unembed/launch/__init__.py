@@ -9,25 +9,20 @@ traceback for anything else. torch is imported only after all names are right, s
 
 from unembed.launch.checking import check
 from unembed.launch.composing import amend, plain
-from unembed.launch.finished_run import on_run
-from unembed.launch.named_runs import find_run
+from unembed.launch.finished_run import DefensePoint, defense_points, on_run
+from unembed.launch.locations import find_run
 from unembed.launch.origin import compose
-from unembed.launch.points import DefensePoint, defense_points
-from unembed.launch.resuming import keep, note_changes
-from unembed.launch.running import check_devices, main, main_on_run
+from unembed.launch.running import main, main_on_run
 
 __all__ = [
     "DefensePoint",
     "amend",
     "check",
-    "check_devices",
     "compose",
     "defense_points",
     "find_run",
-    "keep",
     "main",
     "main_on_run",
-    "note_changes",
     "on_run",
     "plain",
 ]

@@ -10,11 +10,17 @@ The valid range of an argument is its type hint: ``pydantic.PositiveInt``, ``Lit
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import json
+import pkgutil
 import re
+import textwrap
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -25,19 +31,19 @@ from pydantic_core import SchemaError
 
 from unembed.core.commands import shown_value
 from unembed.core.errors import BLOTTED, InputError, did_you_mean, holds_secret, secret_refused
-from unembed.launch.signatures import locate, signature_of
-from unembed.launch.trainer import CHECKED, limit_errors
 
 _MISSING = "???"
+_UNKNOWN = object()  # replaces an interpolation that cannot be resolved, which is reported once
+_HYDRA = {"_target_", "_partial_", "_convert_", "_recursive_", "_args_"}
+_MAX_TIME = "trainer.max_time"
 # Setting names that suggest a secret, in snake case: configurations are written to disk and sent to loggers.
 _SECRET = re.compile(
     r"^(key|token|auth|bearer)$|(^|_)((api|access|private|secret)_?key|(api|access|auth|bearer|hf)_?token|passwd|pwd"
     r"|passphrase|secret|credentials?|authorization)$|password$"
 )
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")  # anything else is probably the key itself, not the name of a variable
-_WORDS = re.compile(r"-|(?<=[a-z0-9])(?=[A-Z])")  # word boundaries in x-api-key and secretAccessKey
-_UNKNOWN = object()  # replaces an interpolation that cannot be resolved, which is reported once
-_RESERVED = {"_target_", "_partial_", "_convert_", "_recursive_", "_args_"}
+_WORD_BOUNDARY = re.compile(r"-|(?<=[a-z0-9])(?=[A-Z])")  # in x-api-key and secretAccessKey
+_NEEDS_NODE = "a node with _target_"
 _WORDING = {
     "greater_than_equal": "at least {ge}",
     "greater_than": "greater than {gt}",
@@ -52,88 +58,53 @@ _WORDING = {
     "tuple_type": "a list",
     "dict_type": "a mapping",
     "time_delta_type": "a duration",
-    "needs_python_object": "a node with _target_",
+    "needs_python_object": _NEEDS_NODE,
 }
-
-# Root keys of train.yaml, and of the scripts on a finished run (evaluate.yaml, ...), that no constructor receives.
-_ROOT: dict[str, Any] = {
-    "seed": NonNegativeInt,
-    "objective": str,
-    "run_dir": str,
-    "cache_dir": str,
-    "ckpt_path": str | None,
-    "init_from": str | None,
-    "trust": str | list[str],
-    "trials": PositiveInt,
-    "compare": str | None,
-    "collection": str | None,
-    "run": str | None,
-    "output_dir": str,
-    "vectors": str,
-    "output": str,
+# Keys of train.yaml and of the other commands (evaluate.yaml, ...) that no constructor receives.
+_HINTS: dict[str, Any] = {
+    "seed": NonNegativeInt, "lookup": NonNegativeInt,
+    "trials": PositiveInt, "batch_size": PositiveInt, "defense_limit": PositiveInt, "exposed": PositiveInt,
     "limit": PositiveInt | None,
-    "batch_size": PositiveInt,
-    "texts": str | None,
-    "candidates": str,
-    "references": str | None,
-    "false_positives": Annotated[float, Field(gt=0, lt=100)],
-    "readable": Annotated[float, Field(gt=0, le=100)],
-    "fail_on": str | None,
-    "lookup": NonNegativeInt,
-    "baseline": str | None,
-    "defenses": list[str],
-    "defense_limit": PositiveInt,
-    "also": str | list[str] | None,
-    "search": bool,
-    "exposed": PositiveInt,
-    "show_text": bool,
-    "trust_vectors": bool,
-    "config_dir": str | None,
-    "name": str,
-    "calibration": str | list[str],
-    "predictions": str | None,
-    "folder": str,
-}
-
-# Keys of a group's node that the user of the object reads, not its constructor.
-_BESIDE: dict[str, dict[str, Any]] = {"defense": {"adaptive": bool, "hypotheses": Literal["clean", "defended"]}}
+    "false_positives": Annotated[float, Field(gt=0, lt=100)], "readable": Annotated[float, Field(gt=0, le=100)],
+    "search": bool, "show_text": bool, "trust_vectors": bool, "defense.adaptive": bool,
+    "defense.hypotheses": Literal["clean", "defended"],
+    "defenses": list[str], "trust": str | list[str], "calibration": str | list[str], "also": str | list[str] | None,
+    **dict.fromkeys(("objective", "run_dir", "cache_dir", "output_dir", "vectors", "output", "candidates", "name",
+                     "folder"), str),
+    **dict.fromkeys(("ckpt_path", "init_from", "compare", "collection", "run", "texts", "references", "fail_on",
+                     "baseline", "config_dir", "predictions"), str | None),
+}  # fmt: skip
 
 
 def check(config: DictConfig) -> list[str]:
     """One line for each mistake in ``config``; empty if there are none. Imports the constructors, and thus torch."""
     messages: list[str] = []
-    values = _resolve(config, "", messages)
-    messages += [f"{key}: missing, give it as {key}=<value>" for key, _, value in _walk(values) if value == _MISSING]
-    secrets = list(_secrets(values))
-    for name, hint in _ROOT.items():
-        if name in values:
-            messages += _value_errors(name, values[name], hint)
-    for group, hints in _BESIDE.items():
-        node = values.get(group)
-        for name in hints if _is_node(node) else ():
-            messages += _value_errors(f"{group}.{name}", node[name], hints[name]) if name in node else []
-    for key, _, value in _walk(values):
+    root = _resolve(config, "", messages)
+    values = {key: value for key, _, value in _walk(root)}
+    messages += [f"{key}: missing, give it as {key}=<value>" for key, value in values.items() if value == _MISSING]
+    for key, hint in _HINTS.items():
+        messages += _value_errors(key, values[key], hint) if key in values else []
+    for key, value in values.items():
         messages += _node_errors(value, key) if _is_node(value) else []
-    for name, node in (values.get("callbacks") or {}).items():
+    for name, node in (root.get("callbacks") or {}).items():
         if node is not None and not _is_open(node):
-            message = "must be a node with _target_, or null to leave it out"
-            messages.append(f"callbacks.{name}={shown_value(node)}: {message}")
-    messages += limit_errors(values.get("trainer"))
-    refused = {message.partition("=")[0] for message in messages}
-    messages += [message for message in secrets if message.partition(":")[0] not in refused]
-    return _said_once(dict.fromkeys(messages), values)
+            messages.append(f"callbacks.{name}={shown_value(node)}: must be {_NEEDS_NODE}, or null to leave it out")
+    messages += _limit_errors(root.get("trainer"))
+    wrong_keys = {_key_of(message) for message in messages}
+    messages += [message for message in _secrets(root) if _key_of(message) not in wrong_keys]
+    # A wrong value at the root is told once, not again at datamodule.seed, which copies it.
+    at_root = [message for message in messages if _key_of(message) in root]
+    copies = {m for m in messages for one in at_root if m.endswith(f".{one}") and "." in _key_of(m)}
+    return [message for message in dict.fromkeys(messages) if message not in copies]
 
 
-def secret_errors(config: DictConfig) -> Iterator[str]:
+def secret_errors(config: DictConfig) -> list[str]:
     """The part of :func:`check` that concerns secrets, for a configuration that is only printed."""
-    yield from _secrets(OmegaConf.to_container(config, resolve=False))
+    return list(_secrets(OmegaConf.to_container(config, resolve=False)))
 
 
-def _said_once(messages: Iterable[str], values: Mapping[str, Any]) -> list[str]:
-    """``messages`` without those on keys that copy a wrong value from the root, such as datamodule.seed."""
-    every = list(messages)
-    wrong = {message for message in every if re.split(r"[=:]", message, maxsplit=1)[0] in values}
-    return [m for m in every if not any(m.endswith(f".{root}") and m.split("=")[0].count(".") for root in wrong)]
+def _key_of(message: str) -> str:
+    return re.split(r"[=:]", message, maxsplit=1)[0]
 
 
 def _resolve(node: Any, key: str, messages: list[str]) -> Any:
@@ -145,18 +116,13 @@ def _resolve(node: Any, key: str, messages: list[str]) -> Any:
         child = _join(key, name)
         values[name] = _UNKNOWN
         try:
-            if OmegaConf.is_missing(node, name):
-                values[name] = _MISSING
-            else:
-                values[name] = _resolve(node[name], child, messages)
+            values[name] = _MISSING if OmegaConf.is_missing(node, name) else _resolve(node[name], child, messages)
         except InterpolationToMissingValueError:
             pass  # the key that it refers to is reported as missing
         except InterpolationKeyError:
-            written_as = OmegaConf.to_container(node, resolve=False)[name]  # type: ignore[index]
-            messages.append(
-                f"{child}: it is {written_as}, which does not exist; choose an option that has it, "
-                f"or give {child}=<value>"
-            )
+            written = OmegaConf.to_container(node, resolve=False)[name]  # type: ignore[index]
+            hint = f"choose an option that has it, or give {child}=<value>"
+            messages.append(f"{child}: it is {written}, which does not exist; {hint}")
         except OmegaConfBaseException as error:
             messages.append(f"{child}: {str(error).splitlines()[0]}")
     return values if isinstance(node, DictConfig) else list(values.values())
@@ -166,7 +132,7 @@ def _secrets(values: Any) -> Iterator[str]:
     """Settings that would hold a secret, and values that contain a password."""
     for key, name, value in _walk(values):
         given = isinstance(value, str | int | float) and not isinstance(value, bool)
-        if isinstance(name, str) and given and _SECRET.search(_WORDS.sub("_", name).lower()):
+        if isinstance(name, str) and given and _SECRET.search(_WORD_BOUNDARY.sub("_", name).lower()):
             yield (
                 f"{key}: a secret does not belong in a configuration, which is written down; export it "
                 "(OPENAI_API_KEY, WANDB_API_KEY, HF_TOKEN, UNEMBED_ROTATION_KEY) and leave this out"
@@ -180,30 +146,119 @@ def _secrets(values: Any) -> Iterator[str]:
 def _node_errors(node: Mapping[str, Any], key: str) -> Iterator[str]:
     target = node["_target_"]
     try:
-        signature = signature_of(target)
+        arguments, open_ended = _arguments(locate(target))
     except InputError as error:
         yield f"{_join(key, '_target_')}={target}: {error}"
         return
-    if signature is None:
-        return
-    beside = _BESIDE.get(key, {})
-    checked = {name for name in node if name in _RESERVED or name in beside or _join(key, name) == CHECKED}
-    for name in (name for name in node if name not in checked):
-        if name in signature.required:
-            yield from _value_errors(_join(key, name), node[name], signature.hint(name))
-        elif not signature.open_ended:
-            yield f"{_join(key, name)}: unknown key, {did_you_mean(name, signature.required)}"
+    for name in (name for name in node if name not in _HYDRA and _join(key, name) not in (*_HINTS, _MAX_TIME)):
+        if name in arguments:
+            yield from _value_errors(_join(key, name), node[name], arguments[name].annotation)
+        elif not open_ended:
+            yield f"{_join(key, name)}: unknown key, {did_you_mean(name, arguments)}"
     if not node.get("_partial_"):
-        for name, needed in list(signature.required.items())[len(node.get("_args_", [])) :]:
-            if needed and name not in node:
+        for name, argument in list(arguments.items())[len(node.get("_args_", [])) :]:
+            if argument.default is argument.empty and name not in node:
                 yield f"{_join(key, name)}: missing, {target} needs it"
+
+
+def _arguments(called: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """The arguments of a constructor by name, with resolved type hints, and whether it takes any other.
+
+    Those that it takes as ``**others`` and passes on are the arguments of the constructor that receives them.
+    """
+    arguments: dict[str, inspect.Parameter] = {}
+    receiver: Callable[..., Any] | None = called
+    positional, fixed = 0, set[str]()
+    while receiver is not None:
+        try:
+            parameters = list(inspect.signature(receiver).parameters.values())
+        except ValueError:  # written in C
+            break
+        named = [one for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        for one in named[positional:]:
+            if one.name not in fixed | arguments.keys():
+                arguments[one.name] = one.replace(annotation=_hint(receiver, one))
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+            return arguments, False
+        receiver, positional, names = _receiver_of_others(receiver)
+        fixed |= names
+    return arguments, True
+
+
+def _receiver_of_others(made: Any) -> tuple[Callable[..., Any] | None, int, set[str]]:
+    """What a constructor passes its ``**others`` to, with how many positional arguments and which others beside them;
+    None if its source does not tell."""
+    definer = next((one for one in getattr(made, "__mro__", ()) if "__init__" in vars(one)), object)
+    try:
+        node = ast.parse(textwrap.dedent(inspect.getsource(definer.__init__))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return None, 0, set()
+    assert isinstance(node, ast.FunctionDef)
+    for call in (one for one in ast.walk(node) if isinstance(one, ast.Call)):
+        names = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        if node.args.kwarg is not None and names.pop(None, None) == node.args.kwarg.arg:
+            fixed = {name for name in names if name is not None}
+            if ast.unparse(call.func) == "super().__init__":
+                return definer.__bases__[0] if len(definer.__bases__) == 1 else None, len(call.args), fixed
+            return definer.__init__.__globals__.get(ast.unparse(call.func)), len(call.args), fixed
+    return None, 0, set()
+
+
+def _hint(called: Any, parameter: inspect.Parameter) -> Any:
+    if parameter.annotation is parameter.empty:
+        return Any
+    # Hints of a class are those of its constructor, evaluated in the namespace of the file that defines it.
+    function = called.__init__ if isinstance(called, type) else called  # type: ignore[misc]
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    holder = types.SimpleNamespace(__annotations__={"it": parameter.annotation})
+    try:
+        return typing.get_type_hints(holder, names, include_extras=True)["it"]
+    except (NameError, AttributeError, TypeError, SyntaxError):
+        return Any  # imported for type checkers only: the argument's name is checked, its type is not
+
+
+def locate(target: str) -> Callable[..., Any]:
+    """Import the object that a ``_target_`` names.
+
+    Raises:
+        InputError: The module or name does not exist; names the nearest one.
+    """
+    found: Any = None
+    parts = target.split(".")
+    for end, part in enumerate(parts, start=1):
+        if isinstance(found, types.ModuleType) and part in vars(found):
+            found = vars(found)[part]
+        elif found is None or isinstance(found, types.ModuleType):
+            found = _import(".".join(parts[:end]), found, part)
+        elif part in dir(found):  # a class: its class methods
+            found = getattr(found, part)
+        else:
+            raise InputError(f"{found.__name__} has no {part}")
+    if not callable(found):
+        raise InputError("cannot be called")
+    return typing.cast(Callable[..., Any], found)
+
+
+def _import(name: str, parent: types.ModuleType | None, part: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        if not isinstance(error, ModuleNotFoundError) or error.name != name:
+            raise InputError(f"{name} cannot be imported: {error}") from error
+    if parent is None:
+        raise InputError(f"no module {name}")
+    if "__getattr__" in vars(parent) and hasattr(parent, part):  # a package that imports its names on first use
+        return getattr(parent, part)
+    names = {key for key, value in vars(parent).items() if not key.startswith("_") and callable(value)}
+    names |= {module.name for module in pkgutil.iter_modules(getattr(parent, "__path__", []))}
+    raise InputError(f"no {part} in {parent.__name__}, {did_you_mean(part, names)}")
 
 
 def _value_errors(key: str, value: Any, hint: Any) -> list[str]:
     if _is_node(value):
-        return _instance_errors(key, value, hint)
+        return _class_errors(key, value, hint)
     if _is_open(value):
-        return _left_out(key, value)
+        return _null_parts(key, value)
     try:
         adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
     except PydanticSchemaGenerationError:
@@ -211,26 +266,23 @@ def _value_errors(key: str, value: Any, hint: Any) -> list[str]:
     except PydanticUserError:  # models and typed dictionaries have their own pydantic configuration
         adapter = TypeAdapter(hint)
     except SchemaError:  # a protocol, which no plain value but null can be
-        if value is None and type(None) in _members(hint):
-            return []
-        return [f"{key}={shown_value(value)}: must be {_WORDING['needs_python_object']}"]
+        is_null = value is None and type(None) in _members(hint)
+        return [] if is_null else [f"{key}={shown_value(value)}: must be {_NEEDS_NODE}"]
     try:
         # Strict JSON validation: no conversion between texts and numbers, but a list is accepted for a tuple and an
         # integer for a float, since constructors receive them so.
         adapter.validate_json(json.dumps(value, default=str), strict=True)
     except ValidationError as error:
-        text = BLOTTED if _is_secret(key, value) else shown_value(value)
-        return _left_out(key, value) or [f"{key}={text}: {_reason(error, value, hint)}"]
+        secret = key.endswith("key_env") or (isinstance(value, str) and holds_secret(value))
+        shown = BLOTTED if secret else shown_value(value)
+        return _null_parts(key, value) or [f"{key}={shown}: {_reason(error, value, hint)}"]
     return []
 
 
-def _left_out(key: str, value: Any) -> list[str]:
+def _null_parts(key: str, value: Any) -> list[str]:
     """Messages about null among named nodes, such as refiners."""
-    if not isinstance(value, Mapping):
-        return []
-    return [
-        f"{_join(key, name)}=null: to leave it out, write ~{_join(key, name)}" for name in value if value[name] is None
-    ]
+    parts = [_join(key, name) for name, part in value.items() if part is None] if isinstance(value, Mapping) else []
+    return [f"{part}=null: to leave it out, write ~{part}" for part in parts]
 
 
 def _reason(error: ValidationError, value: Any, hint: Any) -> str:
@@ -238,8 +290,6 @@ def _reason(error: ValidationError, value: Any, hint: Any) -> str:
     wanted: list[str] = []
     for detail in error.errors(include_url=False):
         kind, bounds = detail["type"], detail.get("ctx", {})
-        if kind == "literal_error":
-            continue
         where = "".join(f"[{part}] " for part in detail["loc"] if isinstance(part, int))
         if kind == "greater_than" and isinstance(bounds["gt"], int):
             wanted.append(f"{where}at least {bounds['gt'] + 1}")
@@ -247,27 +297,23 @@ def _reason(error: ValidationError, value: Any, hint: Any) -> str:
             wanted.append(f"{where}at most {bounds['lt'] - 1}")
         elif kind in _WORDING:
             wanted.append(where + _WORDING[kind].format(**bounds))
-        else:
+        elif kind != "literal_error":
             wanted.append(where + detail["msg"].replace("Input should be ", ""))
-    choices = [
-        str(choice)
-        for member in _members(hint)
-        if typing.get_origin(member) is Literal
-        for choice in typing.get_args(member)
-    ]
+    literals = [one for one in _members(hint) if typing.get_origin(one) is Literal]
+    choices = [str(choice) for one in literals for choice in typing.get_args(one)]
     if choices and not wanted and isinstance(value, str):
         return did_you_mean(value, set(choices))
     wanted += [f"one of {', '.join(dict.fromkeys(choices))}"] if choices else []
-    return f"must be {' or '.join(dict.fromkeys(wanted)) or error.errors()[0]['msg']}"
+    return f"must be {' or '.join(dict.fromkeys(wanted))}"
 
 
-def _instance_errors(key: str, node: Mapping[str, Any], hint: Any) -> list[str]:
+def _class_errors(key: str, node: Mapping[str, Any], hint: Any) -> list[str]:
     """Check a node for a hint that asks for an object: its class must be one of the hint's classes."""
     try:
         made = locate(node["_target_"])
     except InputError:
         return []  # reported where the node itself is checked
-    wanted = [member for member in _members(hint) if member is not type(None)]
+    wanted = [member for member in _members(hint) if member is not type(None) and member is not Any]
     classes = [w for w in wanted if isinstance(w, type) and not getattr(w, "_is_protocol", False)]
     if node.get("_partial_") or not isinstance(made, type) or len(classes) < len(wanted):
         return []  # the class alone does not tell the result of a function, a protocol or a generic type
@@ -316,5 +362,28 @@ def _join(key: str, name: str | int) -> str:
     return f"{key}.{name}" if key else name
 
 
-def _is_secret(key: str, value: Any) -> bool:
-    return key.endswith("key_env") or (isinstance(value, str) and holds_secret(value))
+# -- the trainer ------------------------------------------------------------------------------------------------------
+
+
+def _limit_errors(trainer: Any) -> Iterator[str]:
+    """Check that ``max_time`` is a duration, and that some limit ends training, for the learning rate schedule."""
+    if not isinstance(trainer, Mapping):
+        return
+    limit = trainer.get("max_time")
+    if limit not in (None, _MISSING) and not _is_duration(limit):
+        example = "such as 00:00:10:00 for ten minutes, or null for no limit"
+        yield f"{_MAX_TIME}={limit}: write days:hours:minutes:seconds, {example}"
+    limits = [trainer.get(name, -1) for name in ("max_steps", "max_epochs", "max_time")]
+    if "_target_" in trainer and all(limit in (-1, None) for limit in limits):
+        yield "trainer.max_steps=-1: nothing ends the training; give trainer.max_steps, max_epochs or max_time"
+    for name in ("max_steps", "max_epochs"):
+        if type(trainer.get(name)) is int and trainer[name] < -1:
+            yield f"trainer.{name}={trainer[name]}: must be -1 for no limit, or at least 0"
+
+
+def _is_duration(limit: Any) -> bool:
+    """Whether Lightning accepts it: a text, or the arguments of ``datetime.timedelta``."""
+    try:
+        return timedelta(**limit) > timedelta()
+    except (TypeError, OverflowError):
+        return isinstance(limit, str) and re.fullmatch(r"\d+:\d\d:\d\d:\d\d", limit.strip()) is not None

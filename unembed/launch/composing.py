@@ -16,8 +16,8 @@ An experiment may be a grid: its values under ``hydra.sweeper.params`` become ov
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,12 +29,24 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from unembed.core.errors import InputError, did_you_mean
-from unembed.launch.named_runs import find_run, is_named
-from unembed.launch.overrides import Given, elements, key_error, key_of, one_line, parsed, root_of, without
-from unembed.launch.sources import loading, root_keys
+from unembed.launch.locations import find_run, is_named
+from unembed.launch.overrides import (
+    Given,
+    application,
+    elements,
+    key_error,
+    key_of,
+    loading,
+    one_line,
+    parsed,
+    raise_all,
+    without,
+)
 
+PRESETS = ("experiment", "debug")  # groups that set values in other groups
 OPTIONAL = ("denoiser",)  # groups that a run need not have chosen
 _PARAMS = "hydra.sweeper.params"
+_ERRORS = (HydraException, OmegaConfBaseException)
 
 
 def _job_suffix() -> str:
@@ -51,70 +63,63 @@ def _precision(accelerator: str) -> str:
     return training_precision(accelerator)
 
 
-def _joined(values: Sequence[Any] | None, separator: str = "-") -> str:
-    """The values of a list in one word, as in the name of a run: ``${joined:${datamodule.languages}}``."""
-    return separator.join(map(str, values or ()))
-
-
 def _results(run: str | None, kind: str) -> str:
     """Where results on a run go: into it, or into the working directory if the run is not the user's own."""
     return kind if run is None or is_named(str(run)) else f"{run}/{kind}"
 
 
-def _named_run(run: str) -> str:
-    """The directory of a run that has a name, such as a shipped attacker: ``${named_run:minilm}``."""
-    return str(find_run(run, "named_run"))
-
-
-OmegaConf.register_new_resolver("joined", _joined, replace=True)
-OmegaConf.register_new_resolver("precision", _precision, replace=True)
-OmegaConf.register_new_resolver("named_run", _named_run, replace=True)
-OmegaConf.register_new_resolver("results", _results, replace=True)
-OmegaConf.register_new_resolver("job_suffix", _job_suffix, replace=True)
-OmegaConf.register_new_resolver("absolute", lambda path: str(Path(path).expanduser().absolute()), replace=True)
+_RESOLVERS: dict[str, Callable[..., Any]] = {
+    "joined": lambda values, separator="-": separator.join(map(str, values or ())),  # ${joined:${datamodule.languages}}
+    "precision": _precision,
+    "named_run": lambda run: str(find_run(run, "named_run")),  # of a shipped attacker: ${named_run:minilm}
+    "results": _results,
+    "job_suffix": _job_suffix,
+    "absolute": lambda path: str(Path(path).expanduser().absolute()),
+}
+for _name, _resolver in _RESOLVERS.items():
+    OmegaConf.register_new_resolver(_name, _resolver, replace=True)
 
 
 def survey(command: str, words: Sequence[str], *, multirun: bool = False) -> tuple[list[DictConfig], list[str]]:
     """Compose the valid overrides; return the configurations, and a message for each misspelt name.
 
-    Values are not checked. A multirun returns one configuration for each combination of groups, and within it the
-    values of other sweeps one at a time.
+    Values are not checked. A multirun returns the configuration of the first values of all sweeps, and one for each
+    other value beside the first ones.
     """
     given = Given(words)
     if not multirun:
         given.refuse("several values need --multirun (-m)", Override.is_sweep_override)
-    wrong = given.wrong_options()
-    errors = [*given.errors, *itertools.chain.from_iterable(wrong.values())]
-    groups = [o for o in given.groups if o.key_or_group not in wrong]
-    values = [o for o in given.values if root_of(o.key_or_group) not in wrong]
+    wrong = given.refuse_unknown_options()
+    groups, errors = given.groups, given.errors
     configs: list[DictConfig] = []
-    with loading() as loader:
-        for chosen in _combinations(groups):
+    with application():  # restores Hydra's configuration, which interpolations read
+        for lines in _one_at_a_time([*groups, *given.values]):
             try:
-                base = loader.load_configuration(command, [*given.search, *chosen], RunMode.RUN, from_shell=False)
-            except (HydraException, OmegaConfBaseException) as error:
+                config = copy.deepcopy(_loaded(command, (*given.search, *lines[: len(groups)])))
+            except _ERRORS as error:
                 errors.append(one_line(error))
                 continue
-            for lines in _one_at_a_time(values):
-                config = copy.deepcopy(base)
-                errors += _apply_all(config, map(parsed, lines), _group_names(config))
-                if multirun:
-                    config.hydra.job.num = len(configs)
-                errors += _settled(command, config, wrong)
-                configs.append(config)
+            names = [str(name) for name in config.hydra.runtime.choices if "/" not in str(name)]
+            errors += _set_all(config, map(parsed, lines[len(groups) :]), names)
+            if multirun:
+                config.hydra.job.num = len(configs)
+            errors += _finish(command, config, wrong)
+            configs.append(config)
     if len(configs) > 1 and not errors and len({config.run_dir for config in configs}) == 1:
         errors.append(f"run_dir={configs[0].run_dir}: the runs of a multirun would share it; append ${{job_suffix:}}")
     return configs, list(dict.fromkeys(errors))
 
 
-def _combinations(groups: Sequence[Override]) -> Iterator[Sequence[str]]:
-    """Every combination of the groups' options, as a multirun runs them."""
-    return itertools.product(*map(elements, groups))
+@functools.lru_cache(maxsize=8)
+def _loaded(command: str, lines: tuple[str, ...]) -> DictConfig:
+    """What Hydra composes of a command and its groups; not to be changed."""
+    with loading() as loader:
+        return loader.load_configuration(command, list(lines), RunMode.RUN, from_shell=False)
 
 
-def _one_at_a_time(values: Sequence[Override]) -> Iterator[list[str]]:
+def _one_at_a_time(overrides: Sequence[Override]) -> Iterator[list[str]]:
     """Overrides without sweeps: the first value of each, and each other value beside the first ones."""
-    every = [elements(o) for o in values]
+    every = [elements(o) for o in overrides]
     first = [lines[0] for lines in every]
     yield first
     for place, lines in enumerate(every):
@@ -122,14 +127,10 @@ def _one_at_a_time(values: Sequence[Override]) -> Iterator[list[str]]:
             yield [*first[:place], line, *first[place + 1 :]]
 
 
-def _group_names(config: DictConfig) -> list[str]:
-    return [str(name) for name in config.hydra.runtime.choices if "/" not in str(name)]
-
-
-def _settled(command: str, config: DictConfig, wrong: Any) -> list[str]:
-    """Compare the root keys with those that the commands know, and resolve interpolations."""
+def _finish(command: str, config: DictConfig, wrong: Iterable[str]) -> list[str]:
+    """Compare the root keys with those of the command, resolve interpolations, and leave out Hydra's own settings."""
     HydraConfig.instance().set_config(config)
-    known, present = root_keys(command), {str(key) for key in config} - {"hydra"}
+    known, present = ({str(key) for key in one} - {"hydra"} for one in (_loaded(command, ()), config))
     errors = [f"{key}: unknown key, {did_you_mean(key, known)}" for key in sorted(present - known)]
     errors += [f"{key}: missing, it cannot be left out" for key in sorted(known - present - set(wrong))]
     settle(config)
@@ -146,13 +147,14 @@ def settle(node: DictConfig | ListConfig, *, measure: bool = False) -> None:
     """
     names: Any = list(node) if isinstance(node, DictConfig) else range(len(node))
     for name in (name for name in names if name != "hydra" and not OmegaConf.is_missing(node, name)):
-        if not measure and OmegaConf.is_interpolation(node, name) and "${precision:" in str(node._get_node(name)):
+        interpolated = OmegaConf.is_interpolation(node, name)
+        if interpolated and not measure and "${precision:" in str(node._get_node(name)):
             continue
         try:
             child = node[name]
         except OmegaConfBaseException:
             continue
-        if OmegaConf.is_interpolation(node, name):
+        if interpolated:
             node[name] = child
         elif isinstance(child, DictConfig | ListConfig):
             settle(child, measure=measure)
@@ -175,12 +177,6 @@ def tree(config: DictConfig) -> dict[str, Any]:
     return cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))
 
 
-def raise_all(errors: Sequence[str]) -> None:
-    """Raise all messages as one InputError, if there are any."""
-    if errors:
-        raise InputError("\n".join(dict.fromkeys(errors)))
-
-
 # -- grids ------------------------------------------------------------------------------------------------------------
 
 
@@ -188,15 +184,13 @@ def grid_of(command: str, words: Sequence[str]) -> dict[str, str]:
     """The swept values of the chosen experiment by key; empty if it is no grid or cannot be composed."""
     given = Given(words)
     chosen = [str(o.input_line) for o in given.groups if o.key_or_group == "experiment" and not o.is_sweep_override()]
-    if not chosen or given.wrong_options():
+    if not chosen or given.refuse_unknown_options():
         return {}
-    with loading() as loader:
-        try:
-            composed = loader.load_configuration(command, [*given.search, *chosen], RunMode.RUN, from_shell=False)
-            params = OmegaConf.select(composed, _PARAMS)
-            return {str(key): str(value) for key, value in (params or {}).items()}
-        except (HydraException, OmegaConfBaseException):  # reported by survey
-            return {}
+    try:
+        params = OmegaConf.select(_loaded(command, (*given.search, *chosen)), _PARAMS)
+        return {str(key): str(value) for key, value in (params or {}).items()}
+    except _ERRORS:  # reported by survey
+        return {}
 
 
 def spread_out(command: str, words: Sequence[str]) -> list[str]:
@@ -244,19 +238,16 @@ def survey_amended(
     ``settings`` are the command's own keys. They cannot be overridden in the run, but are suggested for unknown keys.
     """
     amended = OmegaConf.create(tree(config))
-    choices = [*dict.fromkeys([*map(str, amended.get("choices", {})), *OPTIONAL])]
+    choices = [name for name in map(str, amended.get("choices", {})) if name not in PRESETS]
+    choices = [*dict.fromkeys([*choices, *OPTIONAL])]
     given = Given(overrides)
     given.refuse("a run is amended with one value", Override.is_sweep_override)
     foreign = [o for o in given.groups if o.key_or_group.partition("/")[0] not in choices]
     given.refuse(f"a run is amended in {', '.join(choices)}", foreign.__contains__)
-    wrong = given.wrong_options()
-    for o in filter(_is_left_out, given.groups):
-        wrong.pop(o.key_or_group, None)
-    errors = [*given.errors, *itertools.chain.from_iterable(wrong.values())]
-    errors += _choose(amended, [o for o in given.groups if o.key_or_group not in wrong], given.search)
+    given.refuse_unknown_options(OPTIONAL)
+    errors = [*given.errors, *_choose(amended, given.groups, given.search)]
     OmegaConf.set_struct(amended, True)
-    values = (o for o in given.values if root_of(o.key_or_group) not in wrong)
-    errors += _apply_all(amended, values, [*choices, *settings])
+    errors += _set_all(amended, given.values, [*choices, *settings])
     return amended, list(dict.fromkeys(errors))
 
 
@@ -265,43 +256,37 @@ def _choose(config: DictConfig, groups: Sequence[Override], search: Sequence[str
 
     A part such as ``attack/decoding`` is composed inside the run's attack, or the one chosen beside it.
     """
-    for o in filter(_is_left_out, groups):
+    for o in (o for o in groups if o.value() is None):  # denoiser=null
         config[o.key_or_group] = config.choices[o.key_or_group] = None
-    groups = [o for o in groups if not _is_left_out(o)]
+    groups = sorted((o for o in groups if o.value() is not None), key=lambda o: o.key_or_group.count("/"))
     if not groups:  # composing takes a fifth of a second
         return []
-    whole = {o.key_or_group for o in groups}
-    parents = {o.key_or_group.partition("/")[0] for o in groups} - whole
+    parents = {o.key_or_group.partition("/")[0] for o in groups} - {o.key_or_group for o in groups}
     lines = [*search, *(f"{name}={config.choices[name]}" for name in sorted(parents))]
-    lines += [str(o.input_line) for o in groups]
     try:
-        with loading() as loader:
-            chosen = tree(loader.load_configuration("train", lines, RunMode.RUN, from_shell=False))
-    except (HydraException, OmegaConfBaseException) as error:
+        composed = OmegaConf.create(tree(_loaded("train", (*lines, *(str(o.input_line) for o in groups)))))
+    except _ERRORS as error:
         return [one_line(error)]
-    composed = OmegaConf.create(chosen)
-    nodes = {o.key_or_group: OmegaConf.select(composed, o.key_or_group.replace("/", ".")) for o in groups}
-    nodes |= {o.key_or_group: {} for o in groups if o.value() == []}  # attack/refine=[]
-    missing = [o for o in groups if nodes[o.key_or_group] is None]
-    for o in sorted((o for o in groups if o not in missing), key=lambda o: o.key_or_group.count("/")):
-        OmegaConf.update(config, o.key_or_group.replace("/", "."), nodes[o.key_or_group], merge=False)
+    errors = []
+    for o in groups:
+        key = o.key_or_group.replace("/", ".")
+        node = {} if o.value() == [] else OmegaConf.select(composed, key)  # attack/refine=[]
+        if node is None:
+            errors.append(f"{o.input_line}: it cannot be left out")
+            continue
+        OmegaConf.update(config, key, node, merge=False)
         if o.key_or_group in config.choices or o.key_or_group in OPTIONAL:
             config.choices[o.key_or_group] = o.value()
-    return [f"{o.input_line}: it cannot be left out" for o in missing]
+    return errors
 
 
-def _is_left_out(override: Override) -> bool:
-    """Whether it is ``denoiser=null``."""
-    return override.key_or_group in OPTIONAL and not override.is_sweep_override() and override.value() is None
-
-
-def _apply_all(config: DictConfig, values: Any, names: Sequence[str]) -> list[str]:
+def _set_all(config: DictConfig, values: Iterable[Override], names: Sequence[str]) -> list[str]:
     """Set, add and remove values as Hydra does; return a message for each that names no key, or that is refused."""
-    found = (key_error(tree(config), o, names) or _apply(config, o) for o in values)
+    found = (key_error(tree(config), o, names) or _set(config, o) for o in values)
     return [error for error in found if error is not None]
 
 
-def _apply(config: DictConfig, override: Override) -> str | None:
+def _set(config: DictConfig, override: Override) -> str | None:
     """Change one value; return a message if OmegaConf refuses it."""
     key = override.key_or_group
     try:

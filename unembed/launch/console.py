@@ -1,8 +1,9 @@
-"""Terminal output and log file of a script.
+"""What a command says: terminal, log file, and one message at its end for what the user can correct.
 
     begin()                        # before anything heavy is imported: our own lines on the terminal
     quieten()                      # after the imports
     log_to(directory)              # everything in the log
+    with ending(config): ...       # exit codes: 2 for a user error, 130 for Ctrl-C, 143 for SIGTERM
 
 The terminal shows records of our files and of the user's own modules, and all errors. Notices, advertisements and
 deprecation warnings of installed packages go to the log only. File names and texts in records may be untrusted:
@@ -12,19 +13,29 @@ terminal control characters are replaced by U+FFFD, in tracebacks too.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
+import re
 import sys
 import sysconfig
+import tempfile
 import traceback
 import warnings
-from logging.handlers import MemoryHandler
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
-from unembed.core.errors import printable, redacted
+from hydra.errors import InstantiationException
+from omegaconf import DictConfig
+
+from unembed.core.commands import arguments
+from unembed.core.commands import command as proposed
+from unembed.core.errors import BLOTTED, InputError, holds_secret, printable, redacted
 from unembed.core.ranks import local_rank
+from unembed.core.stopping import FAILED, INTERRUPTED, TERMINATED, WORDS, Terminated, is_spawned, raising, received
+from unembed.runs import layout
 
 _OURS = Path(__file__).resolve().parent.parent  # unembed/, also where it is installed
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
@@ -32,7 +43,8 @@ _INSTALLED = {"site-packages", "dist-packages"}
 # Packages that print to the terminal at import, bypassing the root logger.
 _PRINTING = ("lightning", "lightning.pytorch", "lightning.fabric", "transformers", "huggingface_hub", "datasets")
 _OF_DEVELOPERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)  # warnings for developers of a package
-_DATED = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # full, quota, ulimit -f; these may come without a file name
+UNREAD = 141  # a shell's exit code for a program that ended because its output pipe was closed
 
 
 class Printable(logging.Formatter):
@@ -52,12 +64,15 @@ class LogFile(logging.FileHandler):
 
     failed = False
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8", delay=True)
+        self.setFormatter(Printable("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, unless an earlier write failed."""
-        if self.failed:
-            return
         try:
-            super().emit(record)
+            if not self.failed and Path(self.baseFilename).parent.is_dir():
+                super().emit(record)
         except OSError:  # it could not be opened
             self.handleError(record)
 
@@ -77,46 +92,18 @@ class LogFile(logging.FileHandler):
                 print(printable(f"{self.baseFilename}: {error.strerror}: the log ends here"), file=sys.stderr)
 
 
-class LaterFile(MemoryHandler):
-    """A log file in a directory that the script may create later; until then its records are buffered."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(capacity=0)
-        self.path = path
-
-    def shouldFlush(self, record: logging.LogRecord) -> bool:  # noqa: N802
-        """Whether the directory exists by now."""
-        return self._is_there()
-
-    def close(self) -> None:
-        """Write the remaining records if the directory was created after the last record."""
-        self._is_there()
-        super().close()
-
-    def _is_there(self) -> bool:
-        if self.target is None and self.path.parent.is_dir():
-            file = LogFile(self.path, encoding="utf-8", delay=True)
-            file.setFormatter(Printable(_DATED))
-            self.setTarget(file)
-        return self.target is not None
-
-
 class Terminal(logging.StreamHandler[TextIO]):
-    """Shows the records that belong on the terminal (:func:`is_shown`), above a progress bar if there is one.
+    """Shows the records that belong on the terminal (:func:`is_shown`), above a progress bar if there is one."""
 
-    Args:
-        other: Handler whose stream and formatter are reused.
-    """
-
-    def __init__(self, other: logging.StreamHandler[TextIO]) -> None:
-        super().__init__(other.stream)
-        self.setFormatter(other.formatter)
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__(stream)
+        self.setFormatter(Printable("%(message)s"))
         self.addFilter(is_shown)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record in place of the progress bar, and redraw the bar below it."""
-        shown = sys.modules.get("tqdm")  # anything that shows a bar has imported it
-        with shown.tqdm.external_write_mode(self.stream) if shown is not None else contextlib.nullcontext():
+        bars = sys.modules.get("tqdm")  # anything that shows a bar has imported it
+        with bars.tqdm.external_write_mode(self.stream) if bars is not None else contextlib.nullcontext():
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
@@ -128,9 +115,7 @@ class Terminal(logging.StreamHandler[TextIO]):
 def begin() -> None:
     """Show messages on stderr from here on, before anything heavy is imported; the log file comes later."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # C++ code prints without a logger
-    stream = logging.StreamHandler()
-    stream.setFormatter(Printable("%(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[Terminal(stream)], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[Terminal()], force=True)
     warnings.showwarning = _log_warning
     sys.excepthook = _show_traceback
 
@@ -149,28 +134,22 @@ def log_to(directory: Path) -> None:
     On each machine, only local rank 0 writes the log.
     """
     root = logging.getLogger()
-    for handler in [handler for handler in root.handlers if isinstance(handler, LaterFile)]:
+    for handler in [handler for handler in root.handlers if isinstance(handler, LogFile)]:
         handler.close()
         root.removeHandler(handler)
     if local_rank() == 0:
-        root.addHandler(LaterFile(directory / "log"))
+        root.addHandler(LogFile(directory / "log"))
 
 
 def is_shown(record: logging.LogRecord) -> bool:
-    """Whether a record belongs on the terminal."""
-    if record.levelno >= logging.ERROR or record.name.partition(".")[0] == "hydra":  # it names the jobs of a multirun
+    """Whether a record belongs on the terminal: errors, the jobs of a multirun, our own lines and the user's."""
+    if record.levelno >= logging.ERROR or record.name.partition(".")[0] == "hydra":
         return True
     if getattr(record, "of_developers", False) or getattr(record, "for_log_alone", False):
         return False
-    return not _is_installed(record.pathname)
-
-
-def _is_installed(file: str) -> bool:
-    """Whether a file belongs to an installed package, not to us or to a module of the user's."""
-    path = Path(file)
-    if path.is_relative_to(_OURS):
-        return False
-    return bool(_INSTALLED & set(path.parts)) or path.is_relative_to(_STANDARD_LIBRARY) or file.startswith("<")
+    path = Path(record.pathname)
+    in_library = path.is_relative_to(_STANDARD_LIBRARY) or record.pathname.startswith("<")
+    return path.is_relative_to(_OURS) or not (in_library or _INSTALLED & set(path.parts))
 
 
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -186,3 +165,134 @@ def _log_warning(
     record = logging.LogRecord(f"{filename}:{lineno}", logging.WARNING, filename, lineno, str(message), None, None)
     record.of_developers = issubclass(category, _OF_DEVELOPERS)
     logging.getLogger("py.warnings").handle(record)
+
+
+# -- the end of a command ---------------------------------------------------------------------------------------------
+
+
+class Ended(SystemExit):
+    """Raised to end the process after the user was told why."""
+
+
+@contextlib.contextmanager
+def ending(
+    config: DictConfig | None = None, *, training: bool = False, command: Sequence[str] | None = None
+) -> Iterator[None]:
+    """Turn errors that the user can correct into exit code 2, Ctrl-C into 130, and SIGTERM into 143.
+
+    Args:
+        config: The running configuration, for the command that resumes it.
+        training: Whether the run can be resumed from a checkpoint.
+        command: Arguments that resume the script in the same directory; by default those typed.
+    """
+    words = arguments() if command is None else command
+    try:
+        with raising():
+            yield
+            sys.stdout.flush()  # at exit, a closed pipe would be an error that nothing handles
+    except Ended:
+        raise
+    except (KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, Terminated):
+            _end(_interrupted(config, training, words, TERMINATED, error.saved), TERMINATED)
+        if isinstance(error.__context__, BrokenPipeError):  # rich has caught it first
+            raise Ended(UNREAD) from None
+        # After Ctrl-C, Lightning cleans up and exits with code 1; the interrupt is the exception's context.
+        if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__context__, KeyboardInterrupt):
+            raise
+        _end(_interrupted(config, training, words, INTERRUPTED), INTERRUPTED)
+    except BrokenPipeError:  # such as after ``| head``
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes stdout at exit
+        raise Ended(UNREAD) from None
+    except (InputError, InstantiationException, OSError, RuntimeError) as error:
+        if received():  # other ranks have ended, and a collective operation with them has failed
+            _end(_interrupted(config, training, words, TERMINATED), TERMINATED)
+        message = said_of(error, config, training, words)
+        if message is None:
+            raise
+        _end(message, FAILED)
+
+
+def said_of(
+    error: BaseException, config: DictConfig | None = None, training: bool = False, words: Sequence[str] = ()
+) -> str | None:
+    """The message for the user, or None if only a traceback helps."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, InputError):
+            return str(cause)
+        # The files that a user names are known to exist: a missing one is a bug.
+        if isinstance(cause, OSError) and (cause.errno in _DISK or (cause.filename and cause.errno != errno.ENOENT)):
+            place = cause.filename or (config.run_dir if config is not None and "run_dir" in config else "a file")
+            again = "" if config is None else f"; resume with: {_command(config, training, words)}"
+            return f"{place}: {cause.strerror}{again}"
+        # Constraints between values are checked by constructors, and by Lightning, whose import takes seconds.
+        if isinstance(error, InstantiationException) and (
+            isinstance(cause, ValueError) or type(cause).__name__ == "MisconfigurationException"
+        ):
+            key = re.search(r"full_key: (\S+)", str(error))
+            reason = " ".join(str(cause).split())
+            return f"{key.group(1)}: {reason}" if key else reason
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return None
+
+
+def check_writable(path: Path, *, is_file: bool = False) -> None:
+    """Check that a directory or a file can be made at ``path``, before the work.
+
+    Raises:
+        OSError: It cannot.
+    """
+    if is_file and path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    whole = (path.parent if is_file else path).absolute()
+    folder = next(one for one in (whole, *whole.parents) if one.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # permissions do not show a read-only file system
+            pass
+    except FileNotFoundError as error:  # raised in /proc
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path)) from error
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
+def _interrupted(
+    config: DictConfig | None, training: bool, words: Sequence[str], code: int, saved: int | None = None
+) -> str:
+    why = WORDS[code]
+    if config is None:
+        return f"{why}: nothing had begun"
+    again = _command(config, training, words)
+    checkpoints = Path(config.run_dir) / "checkpoints"
+    if saved is not None:
+        return f"{why}: step {saved:,} is saved in {checkpoints}; resume with: {again}"
+    if training and any(checkpoints.glob("*.ckpt")):
+        return f"{why}: {checkpoints} is saved; resume with: {again}"
+    none = " and there is no checkpoint yet" if training and code == TERMINATED else ""
+    return f"{why}: vectors that were embedded are kept{none}; start again with: {again}"
+
+
+def _command(config: DictConfig, training: bool, words: Sequence[str]) -> str:
+    """The command that resumes this; a training with a config.yaml needs only its directory.
+
+    Secrets are replaced by ``***``, since terminal output may be logged.
+    """
+    if training and (Path(str(config.get("run_dir"))) / layout.CONFIG).is_file():
+        from unembed.runs.trust import foreign
+
+        trust = config.get("trust", [])
+        names = list(dict.fromkeys([*([trust] if isinstance(trust, str) else trust), *foreign(config)]))
+        return proposed(
+            None, *([f"trust=[{','.join(names)}]"] if names else []), run_dir=config.run_dir, ckpt_path="last"
+        )
+    kept = [word.partition("=") for word in words if not (training and word.startswith("ckpt_path="))]
+    again = [f"{key}={BLOTTED}" if holds_secret(value) else redacted(key + equal + value) for key, equal, value in kept]
+    return proposed(None, *again, *(["ckpt_path=last"] if training else []))
+
+
+def _end(message: str, code: int) -> None:
+    if local_rank() == 0:  # once per machine
+        print(printable(redacted(message)), file=sys.stderr)
+    # Lightning kills rank 0 when another rank ends with an error; rank 0 may still be writing.
+    raise Ended(0 if code == TERMINATED and is_spawned() else code)

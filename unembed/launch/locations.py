@@ -1,4 +1,9 @@
-"""Absolute paths for the files and folders of a configuration, and updated paths for a run that was moved.
+"""Where things are: runs by name, absolute paths for the files of a configuration, and paths of a run that was moved.
+
+    find_run("runs/x", "run")                     # runs/x, a directory
+    find_run("minilm", "run")                     # unembed/attackers/minilm of this installation
+    find_run("hub:ada/inverter@v1", "run")        # a copy of the repository's files in the cache
+    fitting_attacker("mine.npy")                  # the shipped attacker that reads vectors of this dimension
 
     datamodule.path: chat.jsonl    ->  /home/ada/chat.jsonl, relative to the working directory
     embedder.model: gpt2           ->  gpt2 from the hub, or /home/ada/gpt2 if that folder exists
@@ -8,24 +13,157 @@ A run's config.yaml is read later from other directories, where a relative path 
 
 from __future__ import annotations
 
+import functools
+import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from unembed.launch.sources import CONFIGS
+from unembed import attackers, configs
+from unembed.core.atomic_files import read_json, replacing
+from unembed.core.commands import command
+from unembed.core.errors import InputError, did_you_mean, listed, missing
+from unembed.runs import layout
+from unembed.runs.config_file import TEXTS, names_data
 
-_DATA = "datamodule"
+log = logging.getLogger("runs")
+
+SHIPPED = Path(attackers.__file__).parent
+_HUB = "hub:"
 # Constructor arguments that name a file or folder, or an entry on the hub if no such folder exists.
-_TEXTS = {"path", "train", "valid", "test", "documents", "queries", "qrels"}
-_NAMED = _TEXTS | {"model", "models", "name", "pretrained", "tokenizer", "directory"}
-_NAMED_ENDINGS = ("_run", "_file")
-_READING = ("attack", "embedder", "defense", _DATA, "scoring")
+_NAMED = TEXTS | {"model", "models", "name", "pretrained", "tokenizer", "directory"}
+_READING = ("attack", "embedder", "defense", "datamodule", "scoring")
 _WRITING = ("attack", "callbacks", "logger")
 _WRITTEN = {"dirpath", "directory", "save_dir", "cache_dir", "default_root_dir"}
 _BUNDLED = "minilm"  # this tokenizer is included here and takes precedence over a folder of that name
+
+
+# -- runs by name -----------------------------------------------------------------------------------------------------
+
+
+def shipped() -> list[str]:
+    """The names of the shipped attackers."""
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{layout.RECORD}"))
+
+
+def is_named(run: str) -> bool:
+    """Whether ``run`` names a shipped attacker or one of the hub, whose folder takes no results."""
+    return run.startswith(_HUB) or (run in shipped() and not Path(run).is_dir())
+
+
+def find_run(named: str, key: str) -> Path:
+    """The run directory that a value of the config key ``key`` names; a directory comes before a shipped attacker.
+
+    Raises:
+        InputError: There is neither, or the hub's repository cannot be had.
+    """
+    if named.startswith(_HUB):
+        return _download(named, key, Path(default_cache()))
+    directory = Path(named).expanduser()
+    if directory.is_dir():
+        return directory
+    if is_named(named):
+        return SHIPPED / named
+    known = shipped() if len(directory.parts) == 1 else []
+    nearest = did_you_mean(named, known) if known else ""
+    meant = f" ({nearest})" if nearest.startswith("did you mean") else ""
+    others = f"; shipped attackers: {listed(known)}{meant}" if known else ""
+    raise InputError(f"{key}={named}: {missing(directory, 'directory')}{others}")
+
+
+def fitting_attacker(vectors: str, dimension: int | None = None) -> str:
+    """The name of the shipped attacker for the dimension of ``vectors``; of a store, where only one is shipped.
+
+    ``dimension`` is that of vectors that are no file.
+
+    Raises:
+        InputError: None is shipped, none fits, or several do.
+    """
+    known = {name: int(read_json(SHIPPED / name / layout.RECORD)["embedder"]["dimension"]) for name in shipped()}
+    training = command("train", "embedder=<that of the vectors>", "datamodule=files", "datamodule.path=<file>")
+    if not known:
+        raise InputError(f"run: missing, and no attacker is shipped; give a trained one by run=<dir>: {training}")
+    from unembed.datamodules.vector_stores.vector_files import dimension_of
+
+    found = dimension or dimension_of(vectors)
+    fitting = [name for name, dimension in known.items() if found in (None, dimension)]
+    if len(fitting) > 1:
+        raise InputError(f"run: missing, and several shipped attackers may read these vectors: run={'|'.join(fitting)}")
+    if not fitting:
+        listing = ", ".join(f"{name} ({dimension})" for name, dimension in known.items())
+        raise InputError(
+            f"vectors={vectors}: vectors of dimension {found}, which no shipped attacker reads: {listing}; give a "
+            f"trained one by run=<dir>: {training}"
+        )
+    return fitting[0]
+
+
+def default_cache() -> str:
+    """The user's cache folder."""
+    return str(OmegaConf.load(Path(configs.__file__).parent / "paths" / "default.yaml").cache_dir)
+
+
+def cache_of(named: str, run: Path) -> str:
+    """The run's cache if it exists, else this machine's default: an untrusted run must not create folders.
+
+    A cache inside the run could hold arbitrary vectors and is not used.
+    """
+    if named and any(Path(named).glob("*/embedder.json")) and not Path(named).resolve().is_relative_to(run.resolve()):
+        return named
+    return default_cache()
+
+
+# -- runs of the Hugging Face hub -------------------------------------------------------------------------------------
+
+_FORM = re.compile(r"hub:([A-Za-z0-9][\w.-]*)/([A-Za-z0-9][\w.-]*)(?:@([A-Za-z0-9][\w./-]*))?")
+# What the commands read of a run; other files, such as code, are not downloaded.
+_FILES = [
+    layout.CONFIG, layout.RESUMED, layout.RECORD, layout.DATA, layout.CHECKPOINT, f"{layout.ARTIFACTS}/*",
+    layout.PREDICTIONS, layout.METRICS, layout.BASELINE, layout.ANALYSES, layout.DESCRIPTIONS, layout.CALIBRATION,
+    layout.CARD,
+]  # fmt: skip
+
+
+@functools.cache
+def _download(named: str, key: str, cache: Path) -> Path:
+    """The run directory of a repository; what an earlier command has downloaded works offline.
+
+    The hub's cache holds links, which a run directory must not (layout.check_links), so the files are copied. A
+    downloaded run is untrusted like any other (docs/security.md).
+    """
+    import httpx
+    from huggingface_hub import snapshot_download
+
+    found = _FORM.fullmatch(named)
+    if found is None:
+        raise InputError(f"{key}={named}: write hub:<owner>/<name>, or hub:<owner>/<name>@<revision>")
+    owner, name, revision = found.groups()
+    try:
+        snapshot = Path(snapshot_download(f"{owner}/{name}", revision=revision, allow_patterns=_FILES))
+    except (OSError, ValueError, httpx.HTTPError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(
+            f"{key}={named}: neither in the hub's cache on this machine nor to be had from the hub "
+            f"({type(error).__name__}: {reason}); on a machine without a connection, copy the repository's folder and "
+            "give its path"
+        ) from error
+    if not (snapshot / layout.CONFIG).is_file():
+        raise InputError(f"{key}={named}: holds no {layout.CONFIG}: not the repository of a run directory")
+    commit = snapshot.name
+    if revision is None:
+        log.warning("%s=%s may change; pin what is read now by %s=%s@%s", key, named, key, named, commit)
+    folder = cache / "attackers" / f"{owner}--{name}" / commit
+    if not folder.is_dir():
+        with replacing(folder) as copy:
+            shutil.copytree(snapshot, copy, dirs_exist_ok=True)
+    return folder
+
+
+# -- paths in a configuration -----------------------------------------------------------------------------------------
 
 
 class Text(NamedTuple):
@@ -43,8 +181,8 @@ class Text(NamedTuple):
 
 def make_absolute(config: DictConfig) -> None:
     """Make relative paths of existing files absolute, from the working directory; ``~`` is the home directory."""
-    for text in _texts(config, (*_READING, "init_from")):
-        if text.argument is not None and (text.argument in _NAMED or text.argument.endswith(_NAMED_ENDINGS)):
+    for text in _texts(config, _READING):
+        if text.argument is not None and (text.argument in _NAMED or text.argument.endswith(("_run", "_file"))):
             text.node[text.place] = _absolute(text.value)
     if isinstance(config.get("init_from"), str):
         config.init_from = _absolute(config.init_from)
@@ -52,43 +190,22 @@ def make_absolute(config: DictConfig) -> None:
 
 def data_paths(config: DictConfig) -> list[Text]:
     """The values that name files of texts, or data sets of the hub."""
-    return [text for text in _texts(config, (_DATA,)) if text.argument in _TEXTS]
-
-
-def is_data_file(key: str) -> bool:
-    """Whether a key names text files, which are compared by content."""
-    parts = [part for part in re.split(r"\.|\[\d+\]", key) if part not in ("source", "")]
-    return len(parts) == 2 and parts[0] == _DATA and parts[1] in _TEXTS
+    return [text for text in _texts(config, ("datamodule",)) if text.argument in TEXTS]
 
 
 def chooses_data(line: str) -> bool:
     """Whether an override chooses which texts are read."""
     key, equals, _ = line.lstrip("+~").partition("=")
-    parts = [part for part in re.split(r"\.|\[\d+\]", key.partition("@")[0]) if part not in ("source", "")]
-    return equals == "=" and parts[0] == _DATA and (len(parts) == 1 or parts[1] in {*_TEXTS, "files", "revision"})
-
-
-def cache_of(named: str, run: Path) -> str:
-    """The run's cache if it exists, else this machine's default: an untrusted run must not create folders.
-
-    A cache inside the run could hold arbitrary vectors and is not used.
-    """
-    if named and any(Path(named).glob("*/embedder.json")) and not Path(named).resolve().is_relative_to(run.resolve()):
-        return named
-    return default_cache()
-
-
-def default_cache() -> str:
-    """The user's cache folder."""
-    return str(OmegaConf.load(CONFIGS / "paths" / "default.yaml").cache_dir)
+    key = key.partition("@")[0]
+    return equals == "=" and (key == "datamodule" or names_data(key, "files", "revision"))
 
 
 def move(config: DictConfig, places: Mapping[str, str]) -> None:
     """Replace directories, such as that of a moved run, in all paths below them."""
     for text in _texts(config, {*_READING, *_WRITING}):
-        for old, new in places.items():
-            if old.rstrip("/") and (text.value == old or text.value.startswith(f"{old.rstrip('/')}/")):
-                text.node[text.place] = f"{new.rstrip('/')}{text.value[len(old.rstrip('/')) :]}"
+        for old, new in ((old.rstrip("/"), new.rstrip("/")) for old, new in places.items()):
+            if old and f"{text.value}/".startswith(f"{old}/"):
+                text.node[text.place] = f"{new}{text.value[len(old) :]}"
                 break
 
 
@@ -115,11 +232,10 @@ def _absolute(value: str) -> str:
     return str(Path(value).expanduser().absolute())
 
 
-def _texts(config: DictConfig, roots: Sequence[str] | set[str]) -> Iterator[Text]:
+def _texts(config: DictConfig, roots: Collection[str]) -> list[Text]:
     """All text values under ``roots``, except interpolations."""
-    for root in roots:
-        if not OmegaConf.is_interpolation(config, root) and isinstance(config.get(root), DictConfig):
-            yield from list(_under(config[root], root, None))
+    nodes = {root: config.get(root) for root in roots if not OmegaConf.is_interpolation(config, root)}
+    return [text for root, node in nodes.items() if isinstance(node, DictConfig) for text in _under(node, root, None)]
 
 
 def _under(node: Any, key: str, argument: str | None) -> Iterator[Text]:

@@ -25,20 +25,15 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from unembed.core.commands import quoted
 from unembed.core.errors import InputError
-from unembed.launch.composing import raise_all, settle, survey, survey_amended, tree
-from unembed.launch.locations import make_absolute
-from unembed.launch.named_runs import find_run
-from unembed.launch.overrides import Given, key_of
-from unembed.launch.sources import options
+from unembed.launch.composing import settle, survey, survey_amended, tree
+from unembed.launch.locations import find_run, make_absolute
+from unembed.launch.overrides import Given, key_of, options, raise_all
 from unembed.runs import layout
 from unembed.runs.config_file import read_config
-from unembed.runs.trust import check_trusted, trusting
 
-_CHOOSING = ("attack", "experiment")  # groups that choose an attack
 _SLOWER = 0.5  # of the learning rates: the weights are trained already
 _WARMUP, _PASSES = 10, 4  # measured in docs/audit.md
 _BLENDING = "unembed.callbacks.blending.Blending"
-_OF_TEXTS = ("max_tokens", "tokenizer")
 
 
 def compose(command: str, overrides: Sequence[str]) -> DictConfig:
@@ -57,19 +52,18 @@ def compose(command: str, overrides: Sequence[str]) -> DictConfig:
 
 def with_origin(overrides: Sequence[str]) -> list[str]:
     """The overrides, with the choices of attack and embedder that the run of ``init_from`` was trained with."""
-    origin = _origin(overrides)
-    if origin is None:
-        return [*overrides]
     given = Given(overrides)
-    chosen = {group: origin.choices.get(group) for group in _taken(given)}
-    chosen = {group: name for group, name in chosen.items() if name in options(group, given.search)}
+    if (origin := _origin(given)) is None:
+        return [*overrides]
+    names = {group: origin.choices.get(group) for group in _groups_of_origin(given)}
+    chosen = {group: name for group, name in names.items() if name in options(group, given.search)}
     if "embedder" in chosen and "model" in origin.embedder:  # which some options leave open
         chosen["embedder.model"] = quoted(origin.embedder.model)
     return [*(f"{key}={value}" for key, value in chosen.items()), *overrides]
 
 
 def fine_tuned(config: DictConfig, overrides: Sequence[str], of_job: Sequence[str] | None = None) -> DictConfig:
-    """The configuration with the origin's attack, changed by ``overrides``; unchanged where it is not taken over.
+    """The configuration with the origin's attack, changed by ``overrides``; unchanged where there is no origin.
 
     Args:
         config: Composed from the result of ``with_origin``.
@@ -79,56 +73,54 @@ def fine_tuned(config: DictConfig, overrides: Sequence[str], of_job: Sequence[st
     Raises:
         InputError: The origin names classes that are not trusted; or an override changes a key that it lacks.
     """
-    origin = _origin(overrides)
-    if origin is None:
+    given = Given(overrides)
+    if (origin := _origin(given)) is None:
         return config
+    from unembed.runs.trust import check_trusted, trusting
+
     typed = overrides if of_job is None else of_job
-    keys = {key_of(line) for line in typed}
-    taken = _taken(Given(overrides))
+    keys, groups = {key_of(line) for line in typed}, _groups_of_origin(given)
     with trusting(config.trust):
-        check_trusted(origin, Path(str(origin.run_dir)), built=taken)
+        check_trusted(origin, Path(str(origin.run_dir)), built=groups)
     tuned = OmegaConf.create(tree(config))
-    for part in taken:
-        tuned[part], tuned.choices[part] = origin[part], origin.choices[part]
+    for group in groups:
+        tuned[group], tuned.choices[group] = origin[group], origin.choices[group]
     if origin.get("init_from") is None and not any(key.startswith("attack.optimizer") for key in keys):
-        sizes = [one.datamodule.get("batch_size") for one in (tuned, origin)]
-        known = all(isinstance(size, int) and size > 0 for size in sizes)  # a wrong one is reported when it is checked
-        _slow_down(tuned.attack, sizes[0] / sizes[1] if known else 1.0)
+        new, old = (one.datamodule.get("batch_size") for one in (tuned, origin))
+        known = all(isinstance(size, int) and size > 0 for size in (new, old))  # a wrong one is reported by the checks
+        _slow_down(tuned.attack, new / old if known else 1.0)
     if not any(key.startswith("trainer.max_") for key in keys):
         tuned.trainer.max_steps, tuned.trainer.max_epochs = -1, _PASSES
     with open_dict(tuned):
-        given = tuned.callbacks.get("blending")
-        if "blending" in tuned.callbacks and (isinstance(given, DictConfig) or "callbacks.blending" not in keys):
-            tuned.callbacks.blending = {"_target_": _BLENDING, **(given or {})}
-        for name in _OF_TEXTS:
+        blending = tuned.callbacks.get("blending")
+        if "blending" in tuned.callbacks and (isinstance(blending, DictConfig) or "callbacks.blending" not in keys):
+            tuned.callbacks.blending = {"_target_": _BLENDING, **(blending or {})}
+        for name in ("max_tokens", "tokenizer"):
             if f"datamodule.{name}" not in keys and name in origin.datamodule and name in tuned.datamodule:
                 tuned.datamodule[name] = origin.datamodule[name]
     lines = [line for line in typed if key_of(line).startswith(("attack.", "embedder."))]
-    tuned, errors = survey_amended(tuned, [*Given(overrides).search, *lines])
+    tuned, errors = survey_amended(tuned, [*given.search, *lines])
     raise_all(errors)
     return tuned
 
 
-def _taken(given: Given) -> list[str]:
-    """The groups that are the origin's; its attack is, or ``_origin`` has found none."""
+def _groups_of_origin(given: Given) -> list[str]:
+    """The groups that are the origin's."""
     return ["attack"] if any(o.key_or_group == "embedder" for o in given.groups) else ["attack", "embedder"]
 
 
-def _origin(overrides: Sequence[str]) -> DictConfig | None:
+def _origin(given: Given) -> DictConfig | None:
     """The configuration of the run that ``init_from`` names; None where it is not typed, or an attack is chosen.
 
-    A run that cannot be read is reported when training begins (init_from.check_origin).
+    A run that cannot be read is reported when training begins (stored_attack.check_origin).
     """
-    given = Given(overrides)
     named = [o.value() for o in given.overrides if o.key_or_group == "init_from" and not o.is_sweep_override()]
-    chosen = {o.key_or_group for o in given.groups} & set(_CHOOSING)
-    if not named or chosen or not isinstance(named[-1], str):
+    chooses_attack = any(o.key_or_group in ("attack", "experiment") for o in given.groups)
+    if not named or chooses_attack or not isinstance(named[-1], str):
         return None
     try:
         directory = find_run(named[-1], "init_from")
-        if not (directory / layout.CONFIG).is_file():
-            return None
-        config = read_config(directory)
+        config = read_config(directory) if (directory / layout.CONFIG).is_file() else OmegaConf.create()
     except InputError:
         return None
     if not all(isinstance(config.get(name), DictConfig) for name in ("attack", "choices", "datamodule", "embedder")):

@@ -1,9 +1,9 @@
-"""Parse overrides with Hydra's parser and check them against the config search path.
+"""Config directories, and overrides parsed with Hydra's parser and compared with what these directories offer.
 
     embedder=simsce: did you mean simcse?
     attack.decodng: unknown key, did you mean decoding?
 
-Hydra stops at the first unknown name; this module reports every misspelt group, option and key.
+Hydra stops at the first unknown name; here every misspelt group, option and key is reported.
 
 Options of a group may be listed in order: ``'defense=[masking,noise]'`` is rewritten to what Hydra can compose, which
 would merge them into one node. A group accepts a list if it has an option ``chain``.
@@ -17,22 +17,124 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from hydra import initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from unembed import configs
 from unembed.core import limits
 from unembed.core.commands import quoted
 from unembed.core.errors import InputError, did_you_mean, holds_secret, missing, secret_refused
-from unembed.datamodules.vector_stores.address import address_error
-from unembed.launch.sources import SEARCH_PATH, options
 
+CONFIGS = Path(configs.__file__).parent
+SEARCH_PATH = "hydra.searchpath"
+_FOLDERS = frozenset(["experiment"])  # groups whose folders sort their options: experiment=geia/table3
 _CHAIN = "chain"
 _TEXTS = frozenset(["fail_on", "vectors"])  # keys whose values are no words of Hydra's grammar: readable>5,exact>1
+
+
+class InstalledPackages(SearchPathPlugin):
+    """Puts the configurations of installed packages after ours, whose options they cannot replace."""
+
+    def manipulate_search_path(self, search_path: Any) -> None:
+        """Called by Hydra."""
+        for folder in configs.folders()[1:]:
+            search_path.append(configs.GROUP, f"file://{folder}")
+
+
+Plugins.instance().register(InstalledPackages)
+
+
+@contextmanager
+def application() -> Iterator[Any]:
+    """Initialise Hydra for configs/ as ``hydra.main`` does; an outer initialisation is restored afterwards."""
+    config, outer = HydraConfig.instance().cfg, GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS), job_name="train"):
+            yield GlobalHydra.instance().hydra
+    finally:
+        HydraConfig.instance().cfg, GlobalHydra.instance().hydra = config, outer
+
+
+@contextmanager
+def loading() -> Iterator[ConfigLoader]:
+    """Hydra's config loader for configs/."""
+    with application():
+        yield GlobalHydra.instance().config_loader()
+
+
+@functools.cache
+def options(group: str, search: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Options of a group; empty for an unknown group. ``search`` holds overrides of ``hydra.searchpath``."""
+    if "." in group or "[" in group:
+        return ()
+    with loading() as loader:
+        list_of = functools.partial(loader.get_group_options, overrides=list(search))
+        folders = list_of(group, ObjectType.GROUP) if group in _FOLDERS else []
+        inner = [f"{folder}/{name}" for folder in folders for name in list_of(f"{group}/{folder}", ObjectType.CONFIG)]
+        return (*list_of(group, ObjectType.CONFIG), *inner)
+
+
+def titles(group: str) -> dict[str, str]:
+    """The options of a group, each with the comment that its file begins with; empty for a file without one."""
+    found = {}
+    with loading() as loader:
+        for name in options(group):
+            source = next(one for one in loader.get_sources() if one.is_config(f"{group}/{name}"))
+            folder = files(source.path.replace("/", ".")) if source.scheme() == "pkg" else Path(source.path)
+            first = folder.joinpath(group, f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0]
+            found[name] = first.removeprefix("#").strip() if first.startswith("#") else ""
+    return found
+
+
+def default_groups(command: str) -> list[str]:
+    """The groups in the defaults list of a root configuration, in order."""
+    content = OmegaConf.load(CONFIGS / f"{command}.yaml")
+    entries = content.defaults if "defaults" in content else []
+    names = [str(next(iter(entry))) for entry in entries if isinstance(entry, DictConfig)]
+    return [name.split()[-1] for name in names if not name.startswith("override")]
+
+
+def parts() -> dict[str, tuple[str, ...]]:
+    """The groups inside groups, such as ``attack/decoding``, with their options."""
+    with loading() as loader:
+        outer = [group for group in default_groups("train") if group not in (*_FOLDERS, "hydra")]
+        names = [f"{group}/{part}" for group in outer for part in loader.get_group_options(group, ObjectType.GROUP)]
+    return {name: options(name) for name in names}
+
+
+def search_path_of(directory: str | None) -> list[str]:
+    """The override that adds a config directory to the search path; empty for None.
+
+    Raises:
+        InputError: The directory does not exist, or one of its files is too large for a configuration.
+    """
+    if directory is None:
+        return []
+    path = Path(directory).expanduser().absolute()
+    if not path.is_dir():
+        raise InputError(f"--config-dir={directory}: {missing(path, 'directory')}")
+    for file in Path(directory).expanduser().rglob("*.yaml"):  # keep the path as given
+        limits.check_size(file, limits.LARGEST_CONFIG)
+    return [f"{SEARCH_PATH}=[{quoted(f'file://{path}')}]"]
+
+
+# -- words of a command line ------------------------------------------------------------------------------------------
 
 
 def refuse_secrets(words: Sequence[str]) -> None:
@@ -41,6 +143,8 @@ def refuse_secrets(words: Sequence[str]) -> None:
     Raises:
         InputError: One line for each such word, with its key only.
     """
+    from unembed.datamodules.vector_stores.address import address_error
+
     messages = []
     for word in words:
         key, _, value = word.lstrip("-+~").partition("=")
@@ -50,20 +154,18 @@ def refuse_secrets(words: Sequence[str]) -> None:
             messages.append(secret_refused(key))
         elif key in ("vectors", "an argument") and (reason := address_error(value)) is not None:
             messages.append(reason)
-    if messages:
-        raise InputError("\n".join(messages))
+    raise_all(messages)
+
+
+def raise_all(errors: Sequence[str]) -> None:
+    """Raise all messages as one InputError, if there are any."""
+    if errors:
+        raise InputError("\n".join(dict.fromkeys(errors)))
 
 
 def key_of(line: str) -> str:
     """The dotted key of an override: ``scoring.tagger`` for ``+scoring/tagger=spacy``, even if it is invalid."""
     return re.split(r"[=@]", line.lstrip("+~"), maxsplit=1)[0].replace("/", ".")
-
-
-def as_text(word: str) -> str:
-    """An override whose value Hydra's grammar may not know, such as ``vectors=my store (2).npy``, as quoted text."""
-    key, equals, value = word.partition("=")
-    is_text = equals and key.lstrip("+") in _TEXTS and value not in ("", "null") and value[0] not in "'\""
-    return f"{key}={quoted(value)}" if is_text else word
 
 
 def root_of(line: str) -> str:
@@ -74,6 +176,32 @@ def root_of(line: str) -> str:
 def without(lines: Sequence[str], *roots: str) -> list[str]:
     """The overrides that change none of ``roots``."""
     return [line for line in lines if root_of(line) not in roots]
+
+
+def as_text(word: str) -> str:
+    """An override whose value Hydra's grammar may not know, such as ``vectors=my store (2).npy``, as quoted text."""
+    key, equals, value = word.partition("=")
+    is_text = equals and key.lstrip("+") in _TEXTS and value not in ("", "null") and value[0] not in "'\""
+    return f"{key}={quoted(value)}" if is_text else word
+
+
+@functools.cache
+def parsed(line: str) -> Override:
+    """Parse an override with Hydra's parser.
+
+    Raises:
+        HydraException: It cannot be parsed.
+    """
+    return OverridesParser.create().parse_override(line)
+
+
+def one_line(error: Exception) -> str:
+    """The first line of a Hydra error, and that of the OmegaConf error that caused it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if found := re.match(r"Could not override '(\w+)/(\w+)'", str(error)):
+        return f"{found[1]}/{found[2]}: the chosen {found[1]} takes no {found[2]} (its YAML lists none under defaults)"
+    cause = str(error.__cause__).splitlines()[:1] if isinstance(error.__cause__, OmegaConfBaseException) else []
+    return "; ".join([*lines[:1], *cause])
 
 
 class Given:
@@ -119,9 +247,13 @@ class Given:
         self.errors += [f"{o.input_line}: {reason}" for o in self.overrides if wrong(o)]
         self.overrides = [o for o in self.overrides if not wrong(o)]
 
-    def wrong_options(self) -> dict[str, list[str]]:
-        """Messages about options that do not exist, by group."""
-        return {o.key_or_group: found for o in self.groups if (found := _option_errors(o, self.search))}
+    def refuse_unknown_options(self, optional: Sequence[str] = ()) -> set[str]:
+        """Remove the overrides of groups whose option does not exist; return these groups. ``optional`` may be null."""
+        chosen = [o for o in self.groups if o.value() is not None or o.key_or_group not in optional]
+        wrong = {o.key_or_group: errors for o in chosen if (errors := _option_errors(o, self.search))}
+        self.errors += [message for messages in wrong.values() for message in messages]
+        self.overrides = [o for o in self.overrides if not {o.key_or_group, root_of(o.key_or_group)} & set(wrong)]
+        return set(wrong)
 
 
 def elements(override: Override) -> list[str]:
@@ -129,26 +261,43 @@ def elements(override: Override) -> list[str]:
     if not override.is_sweep_override():
         return [str(override.input_line)]
     swept = override.value()
-    if isinstance(swept, IntervalSweep):
-        values = [str(swept.start), str(swept.end)]
-    else:
-        values = list(override.sweep_string_iterator())
+    ends = [str(swept.start), str(swept.end)] if isinstance(swept, IntervalSweep) else None
+    values = ends or override.sweep_string_iterator()
     return [f"{override.get_key_element()}={value}" for value in values]
+
+
+def _unrolled(override: Override, search: tuple[str, ...]) -> list[Override]:
+    """The override itself, or those that replace its list of options.
+
+    Raises:
+        HydraException: It sweeps over lists, which Hydra would merge.
+    """
+    group, chosen = override.key_or_group, override.value()
+    valid = options(group, search)
+    if _CHAIN in valid and override.is_sweep_override() and "=[" in str(override.input_line):
+        raise HydraException(f"lists of {group} cannot be swept over; start a run for each")
+    if _CHAIN not in valid or not isinstance(chosen, list) or not all(option in valid for option in chosen):
+        return [override]
+    lines, seen = [f"{group}={_CHAIN}"], Counter[str]()
+    for option in map(str, chosen):
+        seen[option] += 1
+        name = option if seen[option] == 1 else f"{option}_{seen[option]}"
+        lines.append(f"+{group}@{group}.{name}={option}")
+    return [*map(parsed, [*lines, f"choices.{group}={'+'.join(map(str, chosen)) or _CHAIN}"])]
 
 
 def _option_errors(override: Override, search: tuple[str, ...]) -> list[str]:
     """A message for each option that does not exist, including all options of a sweep."""
-    chosen = override.value()
+    chosen, group = override.value(), override.key_or_group
     if override.is_delete():
         return []  # a missing option is reported when the configuration is composed
-    valid = options(override.key_or_group, search)
+    valid = options(group, search)
     if chosen is None:
-        group = override.key_or_group
         none = f", or write {group}=[] where it takes a list" if "/" in group else ""
         return [f"{group}=null: null is no option, {did_you_mean('null', valid)}; or leave this out{none}"]
     listed = chosen if isinstance(chosen, list) else [line.partition("=")[2] for line in elements(override)]
     names = [str(option).strip("'\"") for option in listed]
-    return [f"{override.key_or_group}={name}: {did_you_mean(name, valid)}" for name in names if name not in valid]
+    return [f"{group}={name}: {did_you_mean(name, valid)}" for name in names if name not in valid]
 
 
 def key_error(tree: dict[str, Any], override: Override, groups: Sequence[str]) -> str | None:
@@ -162,35 +311,25 @@ def key_error(tree: dict[str, Any], override: Override, groups: Sequence[str]) -
     parts = re.findall(r"[^.\[\]]+", key)
     place: Any = tree
     for end, part in enumerate(parts, start=1):
+        outer, inner = "/".join(parts[: end - 1]), "/".join(parts[:end])
         if isinstance(place, list) and part.isdigit() and int(part) < len(place):
             place = place[int(part)]
         elif isinstance(place, dict) and part in place:
             place = place[part]
         elif override.is_add() or override.is_force_add():
             return None
-        elif end < len(parts) and (valid := options("/".join(parts[:end]))):
-            group = "/".join(parts[:end])
-            if end == 1:
-                return f"{key}: {group} is not chosen, add {group}=<option>; valid: {', '.join(valid)}"
-            return f"{key}: {parts[end]} is not chosen, add {group}=[{parts[end]}]; valid: {', '.join(valid)}"
+        elif end < len(parts) and options(inner):
+            chosen = f"[{part}]" if end > 1 else "<option>"
+            return f"{key}: {part} is not chosen, add {inner}={chosen}; valid: {', '.join(options(inner))}"
+        elif place is None and options(outer):  # such as denoiser: null
+            return f"{key}: {outer} is not chosen, add {outer}=<option>; valid: {', '.join(options(outer))}"
         elif isinstance(place, dict):
             return f"{'.'.join(parts[:end])}: {_unknown(place, part, override, groups if end == 1 else [])}"
-        elif place is None and end == 2 and (valid := options(parts[0])):  # such as denoiser: null
-            return f"{key}: {parts[0]} is not chosen, add {parts[0]}=<option>; valid: {', '.join(valid)}"
         else:
-            return f"{key}: unknown key, {'.'.join(parts[: end - 1])} has no keys"
+            return f"{key}: unknown key, {outer.replace('/', '.')} has no keys"
     if override.is_add() and not isinstance(override.value(), dict | list):
         return f"{override.input_line}: already exists, leave out the +"
     return None
-
-
-def one_line(error: Exception) -> str:
-    """The first line of a Hydra error, and that of the OmegaConf error that caused it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if found := re.match(r"Could not override '(\w+)/(\w+)'", str(error)):
-        return f"{found[1]}/{found[2]}: the chosen {found[1]} takes no {found[2]} (its YAML lists none under defaults)"
-    cause = str(error.__cause__).splitlines()[:1] if isinstance(error.__cause__, OmegaConfBaseException) else []
-    return "; ".join([*lines[:1], *cause])
 
 
 def _unknown(siblings: dict[str, Any], name: str, override: Override, groups: Sequence[str]) -> str:
@@ -210,51 +349,3 @@ def _paths(tree: Any, key: str) -> Iterator[str]:
             path = f"{key}.{name}" if key else str(name)
             yield path
             yield from _paths(child, path)
-
-
-def search_path_of(directory: str | None) -> list[str]:
-    """The override that adds a config directory to the search path; empty for None.
-
-    Raises:
-        InputError: The directory does not exist, or one of its files is too large for a configuration.
-    """
-    if directory is None:
-        return []
-    path = Path(directory).expanduser().absolute()
-    if not path.is_dir():
-        raise InputError(f"--config-dir={directory}: {missing(path, 'directory')}")
-    for file in Path(directory).expanduser().rglob("*.yaml"):  # keep the path as given
-        limits.check_size(file, limits.LARGEST_CONFIG)
-    return [f"{SEARCH_PATH}=[{quoted(f'file://{path}')}]"]
-
-
-@functools.cache
-def parsed(line: str) -> Override:
-    """Parse an override with Hydra's parser.
-
-    Raises:
-        HydraException: It cannot be parsed.
-    """
-    return OverridesParser.create().parse_override(line)
-
-
-def _unrolled(override: Override, search: tuple[str, ...]) -> list[Override]:
-    """The override itself, or those that replace its list of options; ``search`` as for :func:`options`.
-
-    Raises:
-        HydraException: It sweeps over lists, which Hydra would merge.
-    """
-    group, chosen = override.key_or_group, override.value()
-    valid = options(group, search)
-    if _CHAIN not in valid:
-        return [override]
-    if override.is_sweep_override() and "=[" in str(override.input_line):
-        raise HydraException(f"lists of {group} cannot be swept over; start a run for each")
-    if not isinstance(chosen, list) or not all(option in valid for option in chosen):
-        return [override]
-    steps, seen = [], Counter[str]()
-    for option in map(str, chosen):
-        seen[option] += 1
-        name = option if seen[option] == 1 else f"{option}_{seen[option]}"
-        steps.append(f"+{group}@{group}.{name}={option}")
-    return [*map(parsed, [f"{group}={_CHAIN}", *steps, f"choices.{group}={'+'.join(map(str, chosen)) or _CHAIN}"])]

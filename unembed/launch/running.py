@@ -2,6 +2,9 @@
 
 main(train, "train")               # a configuration from configs/
 main_on_run(evaluate, "evaluate")  # a run's own configuration with overrides
+
+python train.py --help                     # keys with their defaults, groups with their options
+python train.py --cfg job attack=multiset  # what Hydra composes
 """
 
 from __future__ import annotations
@@ -9,14 +12,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import inspect
 import io
 import os
+import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -26,31 +31,41 @@ from omegaconf import DictConfig, OmegaConf
 from unembed.core import commands
 from unembed.core.commands import quoted
 from unembed.core.errors import InputError, printable, redacted
-from unembed.core.ranks import is_first, local_rank, started_outside
-from unembed.launch import console, flags
-from unembed.launch.composing import grid_of, plain, raise_all, settle, spread_out, survey
-from unembed.launch.ending import check_writable, ending
-from unembed.launch.finished_run import on_run
-from unembed.launch.locations import make_absolute
-from unembed.launch.named_runs import find_run
+from unembed.core.ranks import check_devices, is_first, local_rank, started_outside
+from unembed.launch import console
+from unembed.launch.checking import check, secret_errors
+from unembed.launch.composing import grid_of, plain, settle, spread_out, survey
+from unembed.launch.console import check_writable, ending
+from unembed.launch.finished_run import is_finished, on_run, resumed
+from unembed.launch.locations import find_run, make_absolute
 from unembed.launch.origin import fine_tuned, with_origin
-from unembed.launch.overrides import Given, one_line, refuse_secrets, root_of, search_path_of, without
-from unembed.launch.resuming import WHOLE, is_finished, keep, resumed
-from unembed.launch.sources import CONFIGS, SEARCH_PATH, application
-from unembed.launch.trainer import device_errors
-from unembed.runs import claims, layout
+from unembed.launch.overrides import (
+    CONFIGS,
+    SEARCH_PATH,
+    Given,
+    application,
+    default_groups,
+    one_line,
+    options,
+    parts,
+    raise_all,
+    refuse_secrets,
+    root_of,
+    search_path_of,
+    without,
+)
+from unembed.runs import layout
+from unembed.runs.config_file import keep_config
+from unembed.runs.trust import trusting
 
 _SWEEPS, _TIME = Path("runs/multirun"), "%Y-%m-%d_%H-%M-%S"  # as in configs/hydra/default.yaml
 _INHERITED = "UNEMBED_INHERITED"  # environment variable: a file with the configurations of rank 0
 _OF_LIGHTNING = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")  # kept by Lightning
 
-
-def check_devices(config: DictConfig) -> None:
-    """Raise InputError if this machine lacks the devices that ``config.trainer`` asks for."""
-    raise_all(list(device_errors(plain(config.trainer))))
+Task = Callable[..., Any]
 
 
-def main(task: Callable[[DictConfig], Any], command: str) -> None:
+def main(task: Task, command: str) -> None:
     """Run ``task`` on the configuration of the command line, or several times with ``--multirun``.
 
     All of Hydra's flags work. Errors in overrides and values end the process with code 2 before a run directory is
@@ -58,12 +73,12 @@ def main(task: Callable[[DictConfig], Any], command: str) -> None:
     """
     with ending():
         refuse_secrets(commands.arguments())
-        arguments = flags.of_training()
+        arguments = _training_arguments()
         name = arguments.config_name or command
         overrides = [*arguments.overrides, *search_path_of(arguments.config_dir)]
         console.begin()
         if arguments.help:
-            print(flags.usage(task, command))
+            print(_usage(task, command))
         elif arguments.of_hydra:
             sys.argv[1:] = commands.arguments()  # Hydra reads them itself
             hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command)(task)()
@@ -74,13 +89,42 @@ def main(task: Callable[[DictConfig], Any], command: str) -> None:
         elif arguments.multirun:
             _train_several(task, name, overrides)
         else:
-            _train(task, name, overrides, arguments)
+            chosen = {"--config-name": arguments.config_name, "--config-dir": arguments.config_dir}
+            same = [f"{flag}={value}" for flag, value in chosen.items() if value is not None]
+            _train(task, name, overrides, [*same, *arguments.overrides])
+
+
+def main_on_run(
+    task: Task,
+    command: str,
+    switches: Mapping[str, str] | None = None,
+    first: Callable[[DictConfig], None] | None = None,
+) -> None:
+    """Run ``task(settings, config)`` on a finished run.
+
+    Overrides of keys in configs/<command>.yaml become the settings; all others change the run's config.yaml.
+    ``switches`` are flags of the command that stand for an override; ``first`` as for ``on_run``.
+    """
+    with ending():
+        refuse_secrets(commands.arguments())
+        parser = _parser()
+        for flag, override in (switches or {}).items():
+            parser.add_argument(flag, dest="switched", action="append_const", const=override, default=[])
+        arguments = parser.parse_intermixed_args(commands.arguments())
+        console.begin()
+        if arguments.help:
+            print(_usage(task, command))
+        elif (configs := _inherited()) is not None:
+            _run_as_rank(task, configs)
+        else:
+            overrides = [*arguments.overrides, *getattr(arguments, "switched", [])]
+            if arguments.config_dir is not None:
+                overrides.append(f"config_dir={quoted(Path(arguments.config_dir).absolute())}")
+            _work_on_run(task, command, overrides, first)
 
 
 def _show(command: str, overrides: Sequence[str], arguments: argparse.Namespace) -> None:
     """Print the configuration that Hydra composes; its values may be invalid."""
-    from unembed.launch.checking import secret_errors
-
     configs, errors = survey(command, overrides, multirun=arguments.multirun)
     raise_all([*errors, *(message for config in configs for message in secret_errors(config))])
     with application() as composer, contextlib.redirect_stdout(io.StringIO()) as shown:
@@ -88,40 +132,33 @@ def _show(command: str, overrides: Sequence[str], arguments: argparse.Namespace)
     print(redacted(shown.getvalue()), end="")
 
 
-def _train(
-    task: Callable[[DictConfig], Any],
-    command: str,
-    overrides: Sequence[str],
-    arguments: argparse.Namespace,
-) -> None:
+def _train(task: Task, command: str, overrides: Sequence[str], words: Sequence[str]) -> None:
     if local_rank() == 0 and (grid := grid_of(command, overrides)):
         print(f"one cell of a grid over {', '.join(grid)}: -m runs all", flush=True)
     configs, errors = survey(command, with_origin(overrides))
-    again = resumed(configs[0], overrides) if configs else None
-    if again is not None:  # compared with the run's settings, which may have other keys
-        errors = [error for error in errors if error.startswith(tuple(f"{group}=" for group in WHOLE))]
-    raise_all(errors)
-    if again is None and configs[0].get("init_from") is not None:
-        find_run(str(configs[0].init_from), "init_from")
-    config = again or fine_tuned(configs[0], overrides)
+    config = resumed(configs[0], overrides) if configs else None
+    if config is None:  # else what is typed is compared with the run's settings, which may have other keys
+        raise_all(errors)
+        if configs[0].get("init_from") is not None:
+            find_run(str(configs[0].init_from), "init_from")
+        config = fine_tuned(configs[0], overrides)
     _check([config])
-    check_devices(config)
+    check_devices(config.trainer)
     config.run_dir = _own(str(config.run_dir), "run_dir", overrides, config)
     if local_rank() == 0:
         print(printable(f"run directory: {config.run_dir}"), flush=True)
         _say_if_anew(config)
-    chosen = {"--config-name": arguments.config_name, "--config-dir": arguments.config_dir}
-    same = [f"{flag}={value}" for flag, value in chosen.items() if value is not None]
-    _run(task, config, [*same, *arguments.overrides])
+    _run(task, config, words)
 
 
-def _train_several(task: Callable[[DictConfig], Any], command: str, overrides: Sequence[str]) -> None:
+def _train_several(task: Task, command: str, overrides: Sequence[str]) -> None:
     overrides = spread_out(command, overrides)
     composed = with_origin(overrides)
     configs, errors = survey(command, composed, multirun=True)
     raise_all(errors)
     _check(configs)
-    _own_sweep(overrides)
+    if "RUN_ID" not in os.environ and not any(line.startswith("hydra.sweep.") for line in overrides):
+        os.environ["RUN_ID"] = layout.claim(_SWEEPS / time.strftime(_TIME)).name  # the jobs' directories are numbered
     job = functools.partial(_job, task, tuple(overrides))
     try:
         with application() as composer:
@@ -131,7 +168,7 @@ def _train_several(task: Callable[[DictConfig], Any], command: str, overrides: S
         raise InputError(one_line(error) + hint * str(error).startswith("Could not override")) from error
 
 
-def _job(task: Callable[[DictConfig], Any], overrides: Sequence[str], config: DictConfig) -> Any:
+def _job(task: Task, overrides: Sequence[str], config: DictConfig) -> Any:
     """Run the task on a configuration of Hydra's, perhaps in another process, as of joblib and submitit."""
     console.begin()
     typed = list(HydraConfig.get().overrides.task)
@@ -141,7 +178,7 @@ def _job(task: Callable[[DictConfig], Any], overrides: Sequence[str], config: Di
         again = resumed(config, given)
         if again is not None and is_finished(again):
             if is_first():
-                keep(Path(again.run_dir), again)
+                keep_config(Path(again.run_dir), plain(again))
             print(printable(f"finished before: {again.run_dir}"), flush=True)
             from unembed.callbacks.predictions import objective_of
 
@@ -155,8 +192,6 @@ def _job(task: Callable[[DictConfig], Any], overrides: Sequence[str], config: Di
 
 def _check(configs: Sequence[DictConfig]) -> None:
     """Check all values, after importing the constructors that receive them; then the places that are written."""
-    from unembed.launch.checking import check
-
     messages = [message for config in configs for message in check(config)]
     for node in (config.access for config in configs if config.get("access") is not None):
         from unembed.reports.access import declaration_errors
@@ -172,18 +207,15 @@ def _check(configs: Sequence[DictConfig]) -> None:
             layout.check_links(Path(config.run_dir))
 
 
-def _run(task: Callable[[DictConfig], Any], config: DictConfig, words: Sequence[str]) -> Any:
+def _run(task: Task, config: DictConfig, words: Sequence[str]) -> Any:
     """Run the task on a checked configuration; ``words`` start it again."""
-    from unembed.runs.trust import trusting
-
     make_absolute(config)
-    console.log_to(Path(config.run_dir))
     command = [*without(words, "run_dir", "ckpt_path"), f"run_dir={quoted(config.run_dir)}"]
     with (
         ending(config, training=True, command=command),
         trusting(config.trust),
-        _handed_on(config),
-        _held(config.run_dir, "run_dir"),
+        _shared_with_ranks(config),
+        _locked(config.run_dir, "run_dir"),
     ):
         return task(config)
 
@@ -197,58 +229,24 @@ def _say_if_anew(config: DictConfig) -> None:
         print(printable(said), flush=True)
 
 
-def main_on_run(
-    task: Callable[[DictConfig, DictConfig], None],
-    command: str,
-    switches: Mapping[str, str] | None = None,
-    first: Callable[[DictConfig], None] | None = None,
-) -> None:
-    """Run ``task(settings, config)`` on a finished run.
-
-    Overrides of keys in configs/<command>.yaml become the settings; all others change the run's config.yaml.
-    ``switches`` are flags of the command that stand for an override; ``first`` as for ``on_run``.
-    """
-    with ending():
-        refuse_secrets(commands.arguments())
-        arguments = flags.on_run(switches or {})
-        console.begin()
-        if arguments.help:
-            print(flags.usage(task, command))
-        elif (configs := _inherited()) is not None:
-            _run_as_rank(task, configs)
-        else:
-            _work_on_run(task, command, arguments, first)
-
-
 def _work_on_run(
-    task: Callable[[DictConfig, DictConfig], None],
-    command: str,
-    arguments: argparse.Namespace,
-    first: Callable[[DictConfig], None] | None,
+    task: Task, command: str, overrides: Sequence[str], first: Callable[[DictConfig], None] | None
 ) -> None:
-    overrides = list(arguments.overrides)
-    if arguments.config_dir is not None:
-        overrides.append(f"config_dir={quoted(Path(arguments.config_dir).absolute())}")
     settings, config = on_run(command, overrides, first)
     if local_rank() == 0 and not any(root_of(line) == "run" for line in overrides):
         print(printable(f"attacker: {settings.run_as}, shipped with unembed; run=<dir> takes another"), flush=True)
     places = [key for key in ("output_dir", "output") if key in settings]
     if "output_dir" in settings:
         settings.output_dir = _own(settings.output_dir, "output_dir", overrides, config)
-    for key in ("output_dir", "output"):
-        if local_rank() == 0 and key in settings:
-            check_writable(Path(settings[key]), is_file=key == "output")
-    from unembed.runs.trust import trusting
-
+    for key in places if local_rank() == 0 else ():
+        check_writable(Path(settings[key]), is_file=key == "output")
     console.quieten()
-    if "output_dir" in settings:
-        console.log_to(Path(settings.output_dir))
     again = [*without(overrides, *places), *(f"{key}={quoted(settings[key])}" for key in places)]
     with (
         ending(config, command=again),
         trusting(settings.trust),
-        _handed_on(settings, config),
-        _held(settings.get("output_dir"), "output_dir"),
+        _shared_with_ranks(settings, config),
+        _locked(settings.get("output_dir"), "output_dir"),
     ):
         task(settings, config)
 
@@ -264,21 +262,19 @@ def _own(directory: str, key: str, overrides: Sequence[str], config: DictConfig)
     """
     if "RUN_ID" in os.environ or any(root_of(line) == key for line in overrides):
         return directory
-    if started_outside() and _is_parallel(config.get("trainer") or {}):
+    if started_outside() and _is_parallel(config):
         raise InputError(f"{key}: torchrun and srun start processes that must agree on it: set RUN_ID, or {key}=<dir>")
-    return str(claims.claim(Path(directory)))
-
-
-def _own_sweep(overrides: Sequence[str]) -> None:
-    """Claim the directory of a multirun; its jobs use numbered directories with that name."""
-    if "RUN_ID" not in os.environ and not any(line.startswith("hydra.sweep.") for line in overrides):
-        os.environ["RUN_ID"] = claims.claim(_SWEEPS / time.strftime(_TIME)).name
+    return str(layout.claim(Path(directory)))
 
 
 @contextlib.contextmanager
-def _held(directory: str | None, key: str) -> Iterator[None]:
-    """Lock ``directory`` if this process writes it."""
-    with claims.held(Path(directory), key) if directory is not None and is_first() else contextlib.nullcontext():
+def _locked(directory: str | None, key: str) -> Iterator[None]:
+    """Lock ``directory`` if this process writes it, and log to it."""
+    if directory is None:
+        yield
+        return
+    console.log_to(Path(directory))
+    with layout.locked(Path(directory), key) if is_first() else contextlib.nullcontext():
         yield
 
 
@@ -288,9 +284,9 @@ def _held(directory: str | None, key: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _handed_on(*configs: DictConfig) -> Iterator[None]:
+def _shared_with_ranks(*configs: DictConfig) -> Iterator[None]:
     """Inside, child processes inherit ``configs``, if the trainer of the last one may start any."""
-    if not _is_parallel(configs[-1].get("trainer") or {}):
+    if not _is_parallel(configs[-1]):
         yield
         return
     with tempfile.NamedTemporaryFile("w", prefix="unembed-", suffix=".yaml") as file:
@@ -318,19 +314,79 @@ def _inherited() -> list[DictConfig] | None:
     return list(OmegaConf.load(os.environ[_INHERITED]))
 
 
-def _is_parallel(trainer: DictConfig | dict[str, object]) -> bool:
+def _is_parallel(config: DictConfig) -> bool:
     """Whether training may use several processes."""
     usual = {"strategy": "auto", "devices": 1, "num_nodes": 1}
-    return any(trainer.get(name, value) != value for name, value in usual.items())
+    return any((config.get("trainer") or {}).get(name, value) != value for name, value in usual.items())
 
 
-def _run_as_rank(task: Callable[..., Any], configs: Sequence[DictConfig]) -> None:
+def _run_as_rank(task: Task, configs: Sequence[DictConfig]) -> None:
     """Run ``task`` as one of the ranks that Lightning started; rank 0 writes the log."""
-    from unembed.launch.checking import check
-    from unembed.runs.trust import trusting
-
     for config in configs:
         check(config)  # imports libraries, some of which change the terminal's logging
     console.quieten()
     with ending(configs[-1]), trusting(configs[0].trust):
         task(*configs)
+
+
+# -- flags and --help -------------------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Print the message as plain text: a shell's ``*`` may expand to arbitrary names."""
+        print(printable(f"{redacted(message)}; --help lists what can be given"), file=sys.stderr)
+        raise SystemExit(2)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(add_help=False)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("--config-dir", "-cd")
+    return parser
+
+
+def _training_arguments() -> argparse.Namespace:
+    """The command line of train.py, with Hydra's flags; ``of_hydra`` is set if Hydra alone handles it."""
+    parser = _parser()
+    parser.add_argument("--run", "-r", action="store_true")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--config-name", "-cn")
+    parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--hydra-help", "--version", "--shell-completion", "-sc", dest="of_hydra", action="store_true")
+    parser.add_argument("--info", "-i", dest="of_hydra", nargs="?", const="all")
+    parser.add_argument("--experimental-rerun", dest="of_hydra")
+    return parser.parse_intermixed_args(commands.arguments())
+
+
+def _usage(task: Task, command: str) -> str:
+    """The text of ``--help``: the script's docstring, its own keys, and the groups with their options."""
+    notes = _comments(CONFIGS / "train.yaml")
+    about = inspect.getdoc(inspect.getmodule(task)) or ""
+    about = re.sub(r"python (train|evaluate)\.py", lambda found: commands.command(found[1]), about)
+    lines = [about, "", "Keys (key=value):"]
+    for name, (default, note) in _comments(CONFIGS / f"{command}.yaml").items():
+        if not name.startswith("- "):
+            lines += [f"  {name:<11} {note}", f"  {'':<14}{'must be given' if default == '???' else default}"]
+    of = "" if command == "train" else ", which change the settings of the run"
+    lines += ["", f"Groups (group=option; the first is the default){of}:"]
+    for group in default_groups("train"):
+        default, note = notes[f"- {group}"]
+        ordered = sorted(options(group), key=lambda choice: (choice != default, choice))
+        lines += [f"  {group:<12}{note}", f"  {'':<14}{', '.join(ordered) or '(none)'}"]
+    lines += ["", "Parts of groups (group/part=option):"]
+    lines += [f"  {name:<26}{', '.join(choices)}" for name, choices in parts().items()]
+    lines += ["", "A dot leads into a group: attack.decoding.beams=1"]
+    if command == "train":
+        lines += ["", "-m runs all combinations of comma-separated values; -c job shows the configuration"]
+    return "\n".join(lines)
+
+
+def _comments(path: Path) -> dict[str, tuple[str, str]]:
+    """Value and comment of each commented line of a root configuration; groups have a leading ``- ``."""
+    pattern = re.compile(r"\s*(- )?(?:optional )?(\w+): +(.+?)\s+# (.+)")
+    found = (pattern.fullmatch(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return {f"{m[1] or ''}{m[2]}": (m[3], m[4]) for m in found if m is not None}

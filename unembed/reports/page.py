@@ -40,7 +40,7 @@ from unembed.reports.results import Moment, Recovered, Results, as_scored, by_qu
 from unembed.reports.tables import Cell, Line, Table, plain, print_values, terminal
 from unembed.reports.wording import below_baseline, difference, knowing, measure, ordered, partial, verdict
 from unembed.runs import layout
-from unembed.runs.record import undertrained
+from unembed.runs.files import undertrained
 
 if TYPE_CHECKING:
     from rich.console import Console

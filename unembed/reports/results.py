@@ -29,8 +29,8 @@ from unembed.metrics.scored import Scored
 from unembed.metrics.text import exact_match, sentence_bleu
 from unembed.metrics.tokens import recovered_words, token_overlap, words
 from unembed.runs import layout
+from unembed.runs.config_file import changed_values, with_changes
 from unembed.runs.files import Row, read_config, read_lines, read_object, read_rows, validated
-from unembed.runs.resumption import changed_values, with_changes
 
 
 def _finite(value: float | None) -> float | None:

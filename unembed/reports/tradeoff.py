@@ -39,15 +39,15 @@ from unembed.reports.reading import Metrics, ZeroFilled, read_texts
 from unembed.reports.tradeoff_page import NAME, with_intervals, write_results
 from unembed.runs import layout
 from unembed.runs.config_file import write_config
-from unembed.runs.keys import settings_key
-from unembed.runs.record import data_of
+from unembed.runs.files import data_of
+from unembed.runs.stored_attack import settings_key
 from unembed.scoring.models import ScoringModels
 from unembed.session import Session
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from unembed.launch.points import DefensePoint
+    from unembed.launch.finished_run import DefensePoint
 
 log = logging.getLogger("tradeoff")
 UNDEFENDED = "defense=none"

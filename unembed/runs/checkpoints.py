@@ -1,28 +1,35 @@
-"""Find, check and load the checkpoints of a run.
+"""Files of tensors, read without running code in them; and the checkpoints of a run, written atomically.
 
-path = resume_from(run, "last")            # checkpoints/last.ckpt, or the previous one if that is damaged
-load_checkpoint(path)["state_dict"]        # tensors and plain values only
+    load_tensors(path, "a table of words")     # of any file that torch.save wrote
+    path = resume_from(run, "last")            # checkpoints/last.ckpt, or the previous one if that is damaged
+    load_checkpoint(path)["state_dict"]        # tensors and plain values only
+    Trainer(plugins=[WholeCheckpoints()])
+
+An exported attacker has its matrices in eight bits: a quarter of the size, and nearly the same predictions.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
-from unembed.core import tensor_files
+from unembed.core.atomic_files import write_file
 from unembed.core.commands import command
 from unembed.core.errors import InputError
 from unembed.runs.layout import CHECKPOINT, PREVIOUS
-from unembed.runs.quantized import restored
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -31,6 +38,42 @@ log = logging.getLogger("runs")
 
 LIGHTNING_VERSION = "pytorch-lightning_version"  # in a checkpoint
 SCALES = "scales"  # in the checkpoint of an exported attacker: of the matrices in eight bits
+LARGE = 2**16  # elements of a matrix that is stored in eight bits
+_STEPS = 127
+# What torch and zipfile raise on damaged files.
+_DAMAGED = (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, OSError, AssertionError,
+            OverflowError, MemoryError, struct.error, zipfile.BadZipFile, zlib.error)  # fmt: skip
+
+
+def load_tensors(path: Path, what: str, *, mmap: bool = False) -> Any:
+    """The content of a file that torch.save wrote, on the CPU; with ``mmap`` tensors stay on the disk until used.
+
+    ``what`` is the expected content, for messages.
+
+    Raises:
+        InputError: It is damaged, or holds anything but tensors and plain values.
+    """
+    wrong = f"{path}: not {what}, or a damaged one"
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+    except UnpicklingError as error:  # its message advises to load the file with weights_only=False
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        more = "more than tensors and plain values" + (f" ({named[1]})" if named else "")
+        raise InputError(f"{wrong}: it holds {more}; nothing of it is run") from error
+    except _DAMAGED as error:
+        raise InputError(f"{wrong}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+
+
+def is_dense(value: Any) -> bool:
+    """Whether ``value`` is a dense tensor of real numbers: not sparse, nested, quantized or on the meta device."""
+    return (
+        type(value) in (torch.Tensor, torch.nn.Parameter)
+        and value.layout == torch.strided
+        and not (value.is_meta or value.is_quantized or value.is_nested or value.is_complex())
+    )
+
+
+# -- checkpoints of a run ---------------------------------------------------------------------------------------------
 
 
 def resume_from(directory: Path, ckpt_path: str | None) -> Path | None:
@@ -90,15 +133,20 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     Raises:
         InputError: It is not a checkpoint, is damaged, or holds other objects, which are never created.
     """
-    content = tensor_files.load(path, "a checkpoint")
+    content = load_tensors(path, "a checkpoint")
     if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
         raise InputError(f"{path}: not a checkpoint: it has no weights (state_dict)")
-    for name, tensor in content["state_dict"].items():
-        if not isinstance(name, str) or not tensor_files.is_dense(tensor):
+    weights = content["state_dict"]
+    for name, tensor in weights.items():
+        if not isinstance(name, str) or not is_dense(tensor):
             raise InputError(f"{path}: not a checkpoint: its weights {name!r} are not a tensor of real numbers")
     if scales := content.pop(SCALES, None):
-        content["state_dict"] = restored(content["state_dict"], _checked_scales(path, content["state_dict"], scales))
-    for name, tensor in content["state_dict"].items():
+        pairs: dict[Any, Any] = scales if isinstance(scales, dict) else {SCALES: None}
+        for name, scale in pairs.items():
+            if name not in weights or not is_dense(scale) or scale.shape != (*weights[name].shape[:1], 1):
+                raise InputError(f"{path}: not a checkpoint: its {SCALES} do not fit its weights {name!r}")
+        weights = content["state_dict"] = restored(weights, pairs)
+    for name, tensor in weights.items():
         if bool(tensor.isnan().any()):
             raise InputError(
                 f"{path}: {name} holds NaN: the training diverged; train again with a lower learning rate, or with "
@@ -113,27 +161,15 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return content
 
 
-def _checked_scales(path: Path, weights: dict[str, Any], scales: Any) -> dict[str, Tensor]:
-    """The scales, if there is a row of them for each matrix that they name."""
-    if not isinstance(scales, dict):
-        raise InputError(f"{path}: not a checkpoint: its {SCALES} are no mapping")
-    for name, scale in scales.items():
-        tensor = weights.get(name)
-        if tensor is None or not tensor_files.is_dense(scale) or scale.shape != (*tensor.shape[:1], 1):
-            raise InputError(f"{path}: not a checkpoint: its {SCALES} do not fit its weights {name!r}")
-    return scales
-
-
 def numbers_of_callbacks(states: Any) -> dict[str, dict[str, Any]]:
     """The callback states of a checkpoint that hold only numbers.
 
     Any other state is dropped as a whole. ModelCheckpoint thus starts anew: its state holds paths of files, which it
     would delete at the next save.
     """
-    found = states.items() if isinstance(states, dict) else ()
     return {
         name: state
-        for name, state in found
+        for name, state in (states.items() if isinstance(states, dict) else ())
         if isinstance(name, str) and isinstance(state, dict) and all(map(_is_number, state.values()))
     }
 
@@ -156,37 +192,114 @@ def resuming_from(checkpoint: Path | None, trainer: Trainer) -> Iterator[None]:
 
 
 def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, int | float) or (tensor_files.is_dense(value) and value.numel() == 1)
+    return value is None or isinstance(value, int | float) or (is_dense(value) and value.numel() == 1)
 
 
 def _checked(checkpoint: Path) -> Path:
     # Always checked here: Lightning's FSDP strategy reads checkpoints with Python's unpickler, which runs code.
-    tensor_files.check(checkpoint, "a checkpoint")
+    load_tensors(checkpoint, "a checkpoint", mmap=True)
     return checkpoint
 
 
 def _last_sound(directory: Path) -> Path | None:
     last, previous = directory / CHECKPOINT, directory / PREVIOUS
-    found = [path for path in (last, previous) if path.is_file()]
-    if not found:
-        return None
-    for path in found:
-        if _is_sound(path):
-            if path == previous:
-                wrong = "damaged" if last.is_file() else "missing"
-                log.warning("%s is %s: training resumes from %s", last, wrong, path)
-                with contextlib.suppress(FileNotFoundError):
-                    # Otherwise the next save would rename the damaged file over this one.
-                    last.replace(last.with_name(f"{last.name}.damaged"))
-            return path
-    raise InputError(f"{found[0]}: not a checkpoint, or a damaged one; delete it to train again from the start")
+    if _is_sound(last):
+        return last
+    if _is_sound(previous):
+        wrong = "damaged" if last.is_file() else "missing"
+        log.warning("%s is %s: training resumes from %s", last, wrong, previous)
+        if last.is_file():  # otherwise the next save would rename the damaged file over this one
+            last.replace(last.with_name(f"{last.name}.damaged"))
+        return previous
+    if damaged := [path for path in (last, previous) if path.is_file()]:
+        raise InputError(f"{damaged[0]}: not a checkpoint, or a damaged one; delete it to train again from the start")
+    return None
 
 
 def _is_sound(checkpoint: Path) -> bool:
     """Whether all bytes of a checkpoint can be read."""
-    damaged = (EOFError, OSError, ValueError, RuntimeError, LookupError, zipfile.BadZipFile, zlib.error, struct.error)
     try:
         with zipfile.ZipFile(_checked(checkpoint)) as archive:
             return archive.testzip() is None
-    except (InputError, *damaged):
+    except (InputError, *_DAMAGED):
         return False
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Writes checkpoints atomically, loads them without unpickling objects, and removes only files that it wrote.
+
+    Lightning's own writer puts its temporary file into the system's temporary directory. If that is on another disk, a
+    kill during the last copy destroys the old checkpoint too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._written = set[Path]()
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
+        """Write ``checkpoint`` to ``path``; a checkpoint that is there already is kept beside it until training ends.
+
+        Raises:
+            OSError: The disk is full; the old checkpoint at ``path`` is unchanged.
+        """
+        content = io.BytesIO()  # torch replaces the error of a full disk by its own
+        torch.save(checkpoint, content)
+        previous = Path(path).with_name(Path(PREVIOUS).name)
+        write_file(Path(path), lambda file: file.write(content.getbuffer()), previous)
+        self._written.add(Path(path).absolute())
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = True
+    ) -> dict[str, Any]:
+        """Load a checkpoint on the CPU, restricted to tensors and plain values.
+
+        Raises:
+            InputError: It is damaged, or holds more than tensors and plain values.
+        """
+        content = load_checkpoint(Path(path))
+        if LIGHTNING_VERSION not in content:
+            raise InputError(f"{path}: not a checkpoint of a training: it has no {LIGHTNING_VERSION}")
+        return content
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Remove a checkpoint that this object wrote; Lightning's own method removes anything at ``path``."""
+        file = Path(path).absolute()
+        if file in self._written and file.is_file() and not file.is_symlink():
+            file.unlink()
+            self._written.remove(file)
+
+
+# -- weights in eight bits --------------------------------------------------------------------------------------------
+
+
+def quantized(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Large matrices (n, m) as int8 with scales (n, 1) float32, all else in float16; shared memory stays shared.
+
+    A row of a matrix is divided by its largest absolute value and rounded to 1/127 of it. Small tensors stay in
+    float16: norms, biases and the like need the digits and take no space.
+    """
+    stored: dict[tuple[object, ...], tuple[Tensor, Tensor | None]] = {}
+    for tensor in weights.values():
+        stored.setdefault(_memory(tensor), _quantized_matrix(tensor))
+    pairs = {name: stored[_memory(tensor)] for name, tensor in weights.items()}
+    scales = {name: scale for name, (_, scale) in pairs.items() if scale is not None}
+    return {name: tensor for name, (tensor, _) in pairs.items()}, scales
+
+
+def restored(weights: Mapping[str, Tensor], scales: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights with int8 matrices in float32 again; shared memory stays shared."""
+    whole = {_memory(weights[name]): weights[name] * scale for name, scale in scales.items()}
+    return {name: whole[_memory(tensor)] if name in scales else tensor for name, tensor in weights.items()}
+
+
+def _quantized_matrix(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
+    if not tensor.is_floating_point():
+        return tensor.clone(), None
+    if tensor.ndim != 2 or tensor.numel() < LARGE:
+        return tensor.half().contiguous(), None
+    scale = tensor.float().abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / _STEPS
+    return (tensor.float() / scale).round().to(torch.int8), scale
+
+
+def _memory(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype

@@ -1,8 +1,15 @@
-"""Read and validate the files of a run; errors name the file, the line and the field."""
+"""Read and validate the files of a run; errors name the file, the line and the field.
+
+read_rows(run / "predictions.jsonl")     # list[Row]
+training_of(run)                         # how it was trained, of record.json
+data_of(run)                             # the files of texts that it read, of data.json
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -10,7 +17,9 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError, model_validator
 
 from unembed.core import limits
+from unembed.core.atomic_files import read_json
 from unembed.core.errors import InputError
+from unembed.runs.layout import DATA, RECORD
 
 Content = TypeVar("Content")
 Line = TypeVar("Line", bound=BaseModel)
@@ -51,55 +60,34 @@ class Row(BaseModel):
         return self
 
 
-def read_text(path: Path, most: int = limits.LARGEST_JSON) -> str:
-    """The text of a file of at most ``most`` bytes.
-
-    Raises:
-        InputError: It is missing, not a regular file, too large or not UTF-8.
-    """
-    try:
-        return limits.text(path, most)
-    except FileNotFoundError as error:
-        raise _missing(path) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 (byte {error.start})") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path}: a directory, where a run has a file") from error
-
-
 def read_config(path: Path) -> tuple[str, dict[str, Any]]:
     """The text of a configuration and its values, interpolations unresolved.
 
     Raises:
         InputError: The file is missing or has another form.
     """
-    content = read_text(path, limits.LARGEST_CONFIG)
     try:
+        content = limits.text(path, limits.LARGEST_CONFIG)
         config = yaml.safe_load(content)
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict):
         raise InputError(f"{path}: expected keys and values, found {type(config).__name__}")
     return content, config
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object of a file; numbers may be infinite or NaN, as in a diverged run.
+    """The JSON object of a file.
 
     Raises:
         InputError: The file is missing or has another form.
     """
     try:
-        value = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON that can be read: {error}") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: expected an object of metrics, found {type(value).__name__}")
-    return value
+        return read_json(path)
+    except FileNotFoundError as error:
+        raise _missing(path) from error
 
 
 def read_lines(path: Path, kind: type[Line]) -> list[Line]:
@@ -115,11 +103,7 @@ def read_lines(path: Path, kind: type[Line]) -> list[Line]:
                 where = f"{path}:{number}"
                 try:
                     read.append(validated(adapter, json.loads(line.decode()), where, "the line"))
-                except json.JSONDecodeError as error:
-                    raise InputError(f"{where}: not JSON: {error.msg}") from error
-                except UnicodeDecodeError as error:
-                    raise InputError(f"{where}: not UTF-8 (byte {error.start} of the line)") from error
-                except (ValueError, RecursionError) as error:  # such as huge numbers or deeply nested lists
+                except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or deeply nested lists
                     raise InputError(f"{where}: not JSON that can be read: {error}") from error
     except FileNotFoundError as error:
         raise _missing(path) from error
@@ -154,3 +138,62 @@ def validated(kind: TypeAdapter[Content], value: Any, where: Path | str, whole: 
 
 def _missing(path: Path) -> InputError:
     return InputError(f"{path}: missing; is {path.parent} the directory of a finished run?")
+
+
+# -- record.json and data.json ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of texts as it was read."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+def training_of(directory: Path) -> dict[str, Any] | None:
+    """The ``training`` entry of record.json, such as steps and planned steps; None if there is none."""
+    found = _record(directory).get("training")
+    return found if isinstance(found, dict) else None
+
+
+def undertrained(training: Mapping[str, Any]) -> str | None:
+    """A warning that ``trainer.max_time`` ended training before the planned steps; else None.
+
+    Args:
+        training: ``training`` of record.json.
+    """
+    steps, planned = training.get("steps"), training.get("planned_steps")
+    if training.get("cut_short") is not True or not isinstance(steps, int) or not isinstance(planned, int):
+        return None
+    return (
+        f"CUT SHORT: the training stopped at {steps:,} of {planned:,} steps, since trainer.max_time was reached: "
+        "the metrics are those of an undertrained attack. Train again with a longer trainer.max_time, or without one "
+        "(trainer.max_time=null)."
+    )
+
+
+def tested_weights(directory: Path) -> str | None:
+    """The ``file_key`` of the checkpoint that an evaluation tested; None if record.json does not say."""
+    found = _record(directory).get("checkpoint")
+    return found if isinstance(found, str) else None
+
+
+def data_of(directory: Path) -> list[DataFile] | None:
+    """The files that a run was trained on or an evaluation tested on; None if they were not recorded.
+
+    Raises:
+        InputError: data.json has another form.
+    """
+    path = directory / DATA
+    return validated(TypeAdapter(list[DataFile]), read_json(path).get("files"), path) if path.is_file() else None
+
+
+def absent_data(directory: Path) -> list[str]:
+    """The names of the files that an exported run was trained on, whose directories it does not say."""
+    return [file.path for file in data_of(directory) or () if not Path(file.path).is_absolute()]
+
+
+def _record(directory: Path) -> dict[str, Any]:
+    return read_json(directory / RECORD) if (directory / RECORD).is_file() else {}

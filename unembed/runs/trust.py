@@ -33,7 +33,6 @@ _SETTING = re.compile(r"(.*\.)?(base_url|\w*_env)|logger\.entity")  # keys of ad
 _HOW = ("_partial_", "_args_", "_recursive_", "_convert_")  # how Hydra builds a node
 _BORROWED = re.compile(r"^\s*- /(\w+)@", re.MULTILINE)  # options of another group: a second embedder, in scoring
 # Lightning's callbacks that people add on the command line; evaluation only compares their class and builds none.
-_CALLBACKS = "callbacks"
 _ADDED = {
     "lightning.pytorch.callbacks.EarlyStopping",
     "lightning.pytorch.callbacks.LearningRateMonitor",
@@ -57,13 +56,9 @@ def trusting(names: str | Sequence[str]) -> Iterator[None]:
 
 
 class _Need(NamedTuple):
-    """A part of a configuration that needs the user's word.
+    """A part of a configuration that needs the user's word: its key, what ``trust=`` may name for it, and the message.
 
-    Attributes:
-        key: Its key.
-        names: What ``trust=`` may name for it: a module, a model, an address, a variable, an account.
-        message: The key, the value, and what to do.
-        is_setting: Whether it is an address, a variable or an account: setting its key is then enough.
+    For a setting (an address, a variable or an account) it is enough to set its key.
     """
 
     key: str
@@ -84,21 +79,24 @@ def check_trusted(config: DictConfig, run: Path, given: Collection[str] = (), bu
     Raises:
         InputError: One line per untrusted item: the key, the value, and the ``trust=`` to add.
     """
-    place, trusted = run / layout.CONFIG, _trusted.get()
+    trusted, messages = _trusted.get(), []
     values = OmegaConf.to_container(config, resolve=False)
-    messages = []
+    assert isinstance(values, dict)
     for key, names, message, is_setting in _needs(values, "", _known()):
-        unused = is_setting and (_is_given(key, given) or (built and _root(key) not in built))
+        parts = key.split(".")
+        is_given = any(".".join(parts[:count]) in given for count in range(1, len(parts) + 1))
+        unused = is_setting and (is_given or (built and _root(key) not in built))
         if not unused and not any(name in trusted for name in names):
-            messages.append(f"{place}: {message}")
-    choices = values.get("choices") if isinstance(values, dict) else None
-    if choices is not None and not isinstance(choices, dict):
-        messages.append(f"{place}: choices={choices!r}: no mapping")
-    elif choices is not None:
-        wrong = {name: choice for name, choice in choices.items() if not _is_choice(choice)}
-        messages += [f"{place}: choices.{name}={choice!r}: no name of an option" for name, choice in wrong.items()]
+            messages.append(message)
+    choices = values.get("choices") or {}
+    if not isinstance(choices, dict):
+        messages.append(f"choices={choices!r}: no mapping")
+        choices = {}
+    for name, choice in choices.items():
+        if choice is not None and not (isinstance(choice, str) and _CHOICE.fullmatch(choice)):
+            messages.append(f"choices.{name}={choice!r}: no name of an option")
     if messages:
-        raise InputError("\n".join(messages))
+        raise InputError("\n".join(f"{run / layout.CONFIG}: {message}" for message in messages))
 
 
 def foreign(config: DictConfig) -> list[str]:
@@ -119,15 +117,14 @@ def _needs(value: Any, key: str, known: frozenset[tuple[str, str]]) -> Iterator[
     elif isinstance(value, list):
         for number, child in enumerate(value):
             yield from _needs(child, f"{key}[{number}]", known)
-    elif value is not None and (key.rpartition(".")[2], str(value)) not in known and _is_setting(key, str(value)):
+    elif (
+        value is not None
+        and (key.rpartition(".")[2], str(value)) not in known
+        and (_SETTING.fullmatch(key) or _ADDRESS.match(str(value)))
+    ):
         advice = f"give {key}=<yours>, or trust=<this one>"
         message = f"{key}={value}: a run chooses no address, key or account; {advice}"
         yield _Need(key, [str(value)], message, is_setting=True)
-
-
-def _is_setting(key: str, value: str) -> bool:
-    """Whether a key with this value names an address, an environment variable or an account."""
-    return _SETTING.fullmatch(key) is not None or _ADDRESS.match(value) is not None
 
 
 def _code(node: dict[Any, Any], at: str) -> Iterator[_Need]:
@@ -149,22 +146,8 @@ def _code(node: dict[Any, Any], at: str) -> Iterator[_Need]:
             yield _Need(at, names, f"{at}{name}={node[name]!r:.60}: no class of ours needs it")
     if node.get("trust_remote_code"):
         model = str(node.get("name", node.get("model")))
-        yield _Need(
-            at,
-            [model],
-            f"{at}trust_remote_code={node['trust_remote_code']}: asks to run the code that comes with the model "
-            f"{model}; if you trust it, add trust={model}",
-        )
-
-
-def _is_given(key: str, given: Collection[str]) -> bool:
-    """Whether the command line sets ``key``, or chooses the group that contains it."""
-    parts = key.split(".")
-    return any(".".join(parts[:count]) in given for count in range(1, len(parts) + 1))
-
-
-def _is_choice(choice: Any) -> bool:
-    return choice is None or (isinstance(choice, str) and _CHOICE.fullmatch(choice) is not None)
+        asks = f"asks to run the code that comes with the model {model}; if you trust it, add trust={model}"
+        yield _Need(at, [model], f"{at}trust_remote_code={node['trust_remote_code']}: {asks}")
 
 
 def _root(key: str) -> str:
@@ -180,7 +163,7 @@ def _classes(group: str) -> frozenset[str]:
     files = [path.read_text(encoding="utf-8") for folder in found for path in folder.rglob("*.yaml")]
     own = {value for text in files for key, value in _NAMED.findall(text) if key == "_target_"}
     borrowed = {other for text in files for other in _BORROWED.findall(text)} - {group}
-    added = _ADDED if group == _CALLBACKS else set()
+    added = _ADDED if group == "callbacks" else set()
     return frozenset(own | added).union(*map(_classes, borrowed))
 
 

@@ -22,11 +22,11 @@ from torch.nn import functional
 from unembed.attacks.parts.optimizers import MuonAdamW, schedule
 from unembed.attacks.refine.lexicon.embedding import unit_vectors
 from unembed.attacks.refine.lexicon.units import Units
-from unembed.core import tensor_files
 from unembed.core.atomic_files import write_file
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.cache.queries import Purpose
+from unembed.runs.checkpoints import load_tensors
 
 Words = Sequence[str]
 VectorsOf = Callable[[Sequence[str]], Tensor]
@@ -99,7 +99,7 @@ class Surrogate(nn.Module):
             InputError: The file holds something else.
         """
         wrong = f"{path}: not the weights of a surrogate for vectors of dimension {dimension}"
-        content = tensor_files.load(path, "the weights of a surrogate")
+        content = load_tensors(path, "the weights of a surrogate")
         surrogate = cls(dimension)
         try:
             surrogate.load_state_dict(content)

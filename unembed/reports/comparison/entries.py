@@ -14,8 +14,7 @@ from unembed.core.errors import InputError, missing, printable
 from unembed.reports.numbers import number
 from unembed.reports.results import Results, chosen, read_results
 from unembed.runs import layout
-from unembed.runs.files import read_config
-from unembed.runs.record import training_of
+from unembed.runs.files import read_config, training_of
 
 COMPARED = ("attack", "defense", "embedder", "datamodule", "trainer")  # config nodes whose differences are shown
 ALSO_COMPARED = ("scoring", "init_from")  # compared when grouping seeds, but not shown
