@@ -30,8 +30,8 @@ from unembed.core.atomic_files import replacing
 from unembed.core.errors import InputError
 from unembed.core.examples import Split
 from unembed.datamodules.token_ids import IGNORED
+from unembed.embedders.base import loading
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.loading import loading
 
 FOLDER = "language_model"  # among the artifacts
 FIRST = 16  # tokens of a first word that are used: enough for all but addresses of web pages

@@ -22,8 +22,7 @@ from measuring import command_line
 from torch import Tensor
 
 from unembed.datamodules.sources.synthetic import SyntheticCorpus
-from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.cache.rows import CachedVectors
+from unembed.embedders.cache.cached import CachedEmbedder, CachedVectors
 from unembed.embedders.minilm import MiniLM
 
 

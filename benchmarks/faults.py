@@ -36,7 +36,7 @@ from measuring import ROOT, command_line
 
 from unembed.core.atomic_files import read_json
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.cache.store import ShardStore
+from unembed.embedders.cache.shards import ShardStore
 from unembed.runs import layout
 
 DATA = ["datamodule.limit_train=160", "datamodule.limit_valid=8", "datamodule.limit_test=24",

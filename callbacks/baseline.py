@@ -15,8 +15,7 @@ from unembed.callbacks.scoring import score_predictions
 from unembed.core.atomic_files import write_json
 from unembed.datamodules.defended import defended
 from unembed.datamodules.inversion import InversionDataModule
-from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.cache.rows import CachedVectors
+from unembed.embedders.cache.cached import CachedEmbedder, CachedVectors
 from unembed.runs import layout
 from unembed.scoring.models import ScoringModels
 

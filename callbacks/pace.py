@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from pydantic import NonNegativeInt, PositiveFloat
 
 from unembed.attacks.parts.optimizers import own_progress, planned_steps, timer
-from unembed.embedders.cache.progress import duration
+from unembed.core.progress import duration
 
 log = logging.getLogger("train")
 

@@ -15,15 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unembed.core.atomic_files import write_file
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
 from unembed.defenses.base import Defense, Fitted, Role
 from unembed.embedders.base import Embedder, QueryLimitError
-from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.cache.index import Positions
-from unembed.embedders.cache.queries import Purpose, Queries
-from unembed.embedders.cache.rows import CachedVectors
-from unembed.embedders.cache.shards import write_privately
+from unembed.embedders.cache.cached import CachedEmbedder, CachedVectors, Purpose, Queries
+from unembed.embedders.cache.shards import Positions
 from unembed.runs.layout import DEFENSE
 
 
@@ -43,7 +41,7 @@ def defended(
         raise InputError(
             f"defense: what it has estimated does not fit vectors of dimension {vectors.shape[1]}: {error}"
         ) from error
-    # Rows that were zero before the defense are valid outputs of a language model (embedders/cache/soundness.py).
+    # Rows that were zero before the defense are valid outputs of a language model (embedders/base.py, LogitsEmbedder).
     sound = changed.isfinite().all(dim=1) & (changed.any(dim=1) | ~vectors.any(dim=1))
     if not sound.all():
         row = int(sound.int().argmin())
@@ -75,7 +73,7 @@ class FittedDefense:
         state = defense.state() if isinstance(defense, Fitted) else {}
         if state:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_privately(self.path, save({name: t.contiguous() for name, t in state.items()}, self._about))
+            write_file(self.path, save({name: t.contiguous() for name, t in state.items()}, self._about))
 
     def restore(self, defense: Defense) -> bool:
         """Restore the state of ``defense``; False if none is stored for these settings and this embedder.

@@ -34,8 +34,7 @@ from unembed.defenses.threat import Hypotheses
 from unembed.metrics.statistics import evenly
 
 if TYPE_CHECKING:
-    from unembed.embedders.cache.cached import CachedEmbedder
-    from unembed.embedders.cache.rows import CachedVectors
+    from unembed.embedders.cache.cached import CachedEmbedder, CachedVectors
 
 DEFENSE_SAMPLE = 100_000  # training vectors that a defense is fitted to: enough for means and codebooks, bounded memory
 EMBEDDING_LIMIT = timedelta(days=30)  # how long a rank waits for the others to embed their part

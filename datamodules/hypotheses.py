@@ -18,13 +18,12 @@ import torch
 from torch import Tensor
 
 from unembed.core import limits
+from unembed.core.atomic_files import remove_temporary, write_file
 from unembed.core.errors import InputError
+from unembed.core.progress import Progress
 from unembed.datamodules.token_ids import Encode, TokenIds
-from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.cache.progress import Progress
-from unembed.embedders.cache.rows import CachedVectors
-from unembed.embedders.cache.shards import remove_abandoned, write_privately
-from unembed.embedders.cache.store import full_disk_explained, make_private_folder
+from unembed.embedders.cache.cached import CachedEmbedder, CachedVectors
+from unembed.embedders.cache.shards import ABANDONED_SECONDS, make_private_folder
 
 
 class HypothesisStore:
@@ -49,7 +48,7 @@ class HypothesisStore:
     ) -> None:
         """Write the parts that are missing; every rank calls this, and each writes its share."""
         make_private_folder(self.folder)
-        remove_abandoned(self.folder)
+        remove_temporary(self.folder, older_than=ABANDONED_SECONDS)
         missing = [part for part in self._parts() if not self._file(part).is_file()]
         barrier()  # all ranks have seen the same missing parts
         mine = missing[rank::world_size]
@@ -57,8 +56,7 @@ class HypothesisStore:
             for part in mine:
                 texts = write(part)
                 lines = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
-                with full_disk_explained(self.folder, len(lines)):
-                    write_privately(self._file(part), lines)
+                write_file(self._file(part), lines)
                 progress.advance(len(part))
         barrier()
 

@@ -17,8 +17,7 @@ from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
 from unembed.datamodules.languages import shared_out
 from unembed.datamodules.sources.base import SPLITS, folded
 from unembed.datamodules.truncation import CHUNK, Truncation
-from unembed.embedders.cache.index import ABSENT, KeyIndex, Positions, distinct
-from unembed.embedders.cache.shards import text_keys
+from unembed.embedders.cache.shards import ABSENT, KeyIndex, Positions, distinct, text_keys
 
 PARTS = 16  # deduplication processes the keys in so many parts, to bound memory
 
@@ -48,7 +47,7 @@ def read_splits(
             rank_zero_info(f"{split}: {dropped} of {len(cut)} texts dropped, repeats of this or a held-out split")
         if drop_repeated and split != "train":
             keys = text_keys([folded(text) for example in examples for text in _texts(example)])
-            held_out.add(keys[:, 0].copy(), keys[:, 1].copy(), np.zeros(len(keys), np.int64))
+            held_out.add(keys, np.zeros(len(keys), np.int64))
         kept[split] = shared_out(examples, limits[split])
     sizes = ", ".join(f"{len(kept[split])} {split}" for split in SPLITS)
     rank_zero_info(f"texts: {sizes}; {truncation.cut_texts} were cut to {truncation.max_tokens} tokens")
@@ -88,7 +87,7 @@ def _new(examples: ArrowExamples, held_out: KeyIndex) -> Positions:
 
     References are compared, so that a data set and its lengthened version keep the same examples.
     """
-    keys, free = np.empty((len(examples), 2), np.uint64), np.ones(len(examples), bool)
+    keys, free = np.empty(len(examples), "S16"), np.ones(len(examples), bool)
     for begin in range(0, len(examples), CHUNK):
         place = slice(begin, begin + CHUNK)
         some = examples[place]
@@ -97,7 +96,7 @@ def _new(examples: ArrowExamples, held_out: KeyIndex) -> Positions:
             owners = np.repeat(np.arange(len(some)), [len(_texts(e)) for e in some])
             found = held_out.find(text_keys([folded(text) for e in some for text in _texts(e)])) != ABSENT
             free[begin + owners[found]] = False
-    parts = keys.view(np.uint8)[:, 0] % PARTS
+    parts = keys.view(np.uint8)[::16] % PARTS
     for part in range(PARTS):  # sorting all keys at once would take several times their memory
         share = np.flatnonzero(free & (parts == part))
         free[share] = False

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt
@@ -19,8 +20,7 @@ from torch import Tensor
 
 from unembed.core.errors import InputError
 from unembed.core.examples import read_ids
-from unembed.embedders.base import fingerprint_of
-from unembed.embedders.causal_model import CausalModel, load
+from unembed.embedders.base import fingerprint_of, loading, resolve_device
 from unembed.embedders.model_files import ModelFiles, locate
 from unembed.embedders.observation import Observation
 
@@ -104,18 +104,18 @@ class LanguageModelEmbedder:
     @cached_property
     def inputs(self) -> int:
         """Number of possible token ids: the tokenizer's, since embedding matrices may be padded."""
-        return len(self._loaded.tokenizer)
+        return len(self._tokenizer)
 
     @cached_property
     def input_vectors(self) -> Tensor:
         """The input embedding of each token id, (inputs, hidden)."""
-        weight: Tensor = self._loaded.model.get_input_embeddings().weight
+        weight: Tensor = self._model.get_input_embeddings().weight
         return weight.detach()[: self.inputs]
 
     @property
     def device(self) -> torch.device:
         """The model's device."""
-        device: torch.device = self._loaded.model.device
+        device: torch.device = self._model.device
         return device
 
     def ids(self, text: str) -> list[int]:
@@ -128,7 +128,7 @@ class LanguageModelEmbedder:
         """
         written = read_ids(text)
         if written is None:
-            tokenizer = self._loaded.tokenizer
+            tokenizer = self._tokenizer
             found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"][: self.max_tokens]
             empty = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
             return found or [empty or 0]
@@ -146,7 +146,7 @@ class LanguageModelEmbedder:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, including special tokens."""
-        decoded: str = self._loaded.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        decoded: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return decoded
 
     def embed(self, texts: Sequence[str]) -> Tensor:
@@ -171,7 +171,7 @@ class LanguageModelEmbedder:
     @torch.no_grad()
     def observe(self, ids: Tensor) -> Tensor:
         """Observations of inputs of equal length, (B, n) int64 -> (B, d)."""
-        model, logits, past = self._loaded.model, [], None
+        model, logits, past = self._model, [], None
         step = ids.to(self.device)
         for _ in range(self._output_tokens):
             output = model(input_ids=step, past_key_values=past, use_cache=self._output_tokens > 1, logits_to_keep=1)
@@ -183,7 +183,7 @@ class LanguageModelEmbedder:
     def logits(self, ids: Tensor, continuation: Tensor) -> Tensor:
         """Logits (B, m, V) of the m tokens after candidates (B, n), given the output ``continuation`` (B, m - 1)."""
         whole = torch.cat([ids, continuation], dim=1)
-        return self._forward(self._loaded.model.get_input_embeddings()(whole), continuation.shape[1] + 1)
+        return self._forward(self._model.get_input_embeddings()(whole), continuation.shape[1] + 1)
 
     def relaxed(self, vectors: Tensor, continuation: Tensor, keep: int) -> Tensor:
         """Logits of the last ``keep`` positions for relaxed inputs; differentiable with respect to ``vectors``.
@@ -197,12 +197,12 @@ class LanguageModelEmbedder:
             (B, keep, V).
         """
         if continuation.shape[1]:
-            following = self._loaded.model.get_input_embeddings()(continuation)
+            following = self._model.get_input_embeddings()(continuation)
             vectors = torch.cat([vectors, following], dim=1)
         return self._forward(vectors, keep)
 
     def _forward(self, vectors: Tensor, keep: int) -> Tensor:
-        output: Tensor = self._loaded.model(inputs_embeds=vectors, use_cache=False, logits_to_keep=keep).logits
+        output: Tensor = self._model(inputs_embeds=vectors, use_cache=False, logits_to_keep=keep).logits
         return output.float()
 
     @cached_property
@@ -210,7 +210,59 @@ class LanguageModelEmbedder:
         return locate(self.name, self._revision)
 
     @cached_property
-    def _loaded(self) -> CausalModel:
+    def _loaded(self) -> tuple[Any, Any]:
         # Attacks backpropagate through the model, so it must not consist of inference tensors.
         with torch.inference_mode(False):
-            return load(self.name, self._files, self._device, self._trust_remote_code)
+            return _load(self.name, self._files, self._device, self._trust_remote_code)
+
+    @property
+    def _tokenizer(self) -> Any:
+        return self._loaded[0]
+
+    @property
+    def _model(self) -> Any:
+        return self._loaded[1]
+
+
+def _load(name: str, files: ModelFiles, device: str, trust_remote_code: bool) -> tuple[Any, Any]:
+    """The tokenizer, and the model in float32 and eval mode; an InputError if they are no causal language model."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    folder = files.with_weights()
+    options = {"trust_remote_code": trust_remote_code}
+    with loading(f"embedder.model={name} is no causal language model"):
+        if AutoConfig.from_pretrained(folder, **options).is_encoder_decoder:
+            raise ValueError("it is an encoder-decoder")
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, output_loading_info=True, **options
+        )
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise InputError(
+            f"embedder.model={name} is no causal language model: {folder} holds no weights for {missing[0]}"
+            f"{f' and {len(missing) - 1} others' if missing[1:] else ''}"
+        )
+    model = model.eval().requires_grad_(False).to(resolve_device(device))
+    _check_causal(name, model)
+    with loading(f"embedder.model={name}: {folder} holds no tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers builds such a tokenizer if no file exists
+        raise InputError(f"embedder.model={name}: {folder} holds no tokenizer that could cut a text")
+    known = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > known:
+        raise InputError(
+            f"embedder.model={name}: its tokenizer has {len(tokenizer)} ids and the model {known}: they do "
+            "not belong together"
+        )
+    return tokenizer, model
+
+
+@torch.no_grad()
+def _check_causal(name: str, model: Any) -> None:
+    probe = torch.arange(4, device=model.device)[None]
+    whole, begun = model(input_ids=probe).logits, model(input_ids=probe[:, :1]).logits
+    if not torch.allclose(whole[:, :1], begun, atol=1e-3, rtol=1e-3):
+        raise InputError(
+            f"embedder.model={name} is no causal language model: its logits after the first token depend "
+            "on the tokens to the right"
+        )

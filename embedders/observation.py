@@ -17,7 +17,9 @@ always has m tokens, even after an end-of-text token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -114,3 +116,50 @@ class Observation:
             return (logits.argmax(dim=-1) == seen.ids).all(dim=1)
         close = torch.isclose(self.of_seen(seen, logits), seen.logits, atol=atol, rtol=rtol)
         return close.flatten(1).all(dim=1)
+
+
+class WhiteBox(Protocol):
+    """A model with access to its weights.
+
+    Attributes:
+        name: For messages.
+        observation: Which part of the output is observed.
+        max_tokens: Tokens of the longest input.
+        device: The model's device.
+        inputs: Number of token ids that an input may have.
+        input_vectors: Their input embeddings, (inputs, hidden).
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def observation(self) -> Observation: ...
+
+    @property
+    def max_tokens(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def inputs(self) -> int: ...
+
+    @property
+    def input_vectors(self) -> Tensor: ...
+
+    def ids(self, text: str) -> list[int]:
+        """The token ids of a text."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        ...
+
+    def logits(self, ids: Tensor, continuation: Tensor) -> Tensor:
+        """Output logits of candidates (B, n) followed by ``continuation`` (B, m - 1); (B, m, V)."""
+        ...
+
+    def relaxed(self, vectors: Tensor, continuation: Tensor, keep: int) -> Tensor:
+        """Logits (B, keep, V) at the last ``keep`` positions for relaxed inputs (B, n, hidden); differentiable."""
+        ...

@@ -1,33 +1,101 @@
 """Any server that speaks the OpenAI embeddings protocol: OpenAI's own, or vLLM, TEI, Ollama, llama.cpp and the like.
 
-OpenAIEmbedder("text-embedding-3-small", dimensions=512).embed(["hello"])   # (1, 512), and one text is billed
+    OpenAIEmbedder("text-embedding-3-small", dimensions=512).embed(["hello"])   # (1, 512), and one text is billed
+
+    POST {base_url}/embeddings   {"model": "m", "input": ["hello"], "encoding_format": "float"}
+    -> {"data": [{"index": 1, "embedding": [0, 1]}, {"index": 0, "embedding": [1, 0]}]}
+
+The key is read from the environment when requests are sent, and stored only in the headers of the HTTP client.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import functools
+import itertools
+import json
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
+import os
+import random
+import re
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import torch
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from unembed.core.errors import InputError
-from unembed.embedders.base import Keep, QueryLimitError, UnfinishedError, fingerprint_of
-from unembed.embedders.cache.soundness import flaw, sound
-from unembed.embedders.embedding_server import Address, EmbeddingServer
+from unembed.embedders.base import (
+    OnVectors,
+    QueryLimitError,
+    UnfinishedError,
+    describe_invalid,
+    fingerprint_of,
+    valid_vectors,
+)
+
+if TYPE_CHECKING:
+    import httpx
 
 log = logging.getLogger(__name__)
 
-_LARGE_JOB = 1000  # texts: smaller jobs are cheap and not announced
+_LARGE_JOB = 1000  # texts: the cost of smaller jobs is not logged
 _BYTES_PER_TOKEN = 4  # of UTF-8: about right for English, and closer than a count of characters for other scripts
-_PROBE = "dimension"
-_TERMINATION_SECONDS = 5.0
+_SHOWN_CHARACTERS = 200  # of a server's message
+_LONGEST_BACKOFF = 60.0  # seconds
+_LONGEST_WAIT = 600.0  # seconds: if a server asks for more, the run fails
+_SILENT_WAIT = 5.0  # seconds: shorter waits are not logged
+_TERMINATION_SECONDS = 5.0  # for pending requests after SIGTERM, since SIGKILL follows soon
+_TRANSIENT = {408, 409, 425, 429}  # and everything from 500 on
+_EXHAUSTED = b"insufficient_quota"  # OpenAI's code for an empty account: it comes as 429, and no waiting helps
+
+
+def _address(value: str) -> str:
+    # The address is written into config.yaml, so it must not contain a secret.
+    try:
+        parts = urlsplit(value)
+        plain = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        plain = plain and value.isprintable() and not any(letter in value for letter in "@?# ")
+    except ValueError:  # the port is not a number
+        plain = False
+    if not plain:
+        raise PydanticCustomError("address", "an http or https address without user name, query or fragment")
+    return value
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class _Row(BaseModel):
+    index: int
+    embedding: list[float | None]
+
+
+class _Answer(BaseModel):
+    data: list[_Row]
+
+
+class _RequestError(Exception):
+    """A failed attempt; ``wait`` seconds are those that the server asks to wait."""
+
+    def __init__(self, reason: str, transient: bool, billed: bool = False, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.transient, self.billed, self.wait = transient, billed, wait
 
 
 class OpenAIEmbedder:
@@ -48,46 +116,30 @@ class OpenAIEmbedder:
         price_per_million_tokens: NonNegativeFloat | None = None,
         max_queries: PositiveInt | None = None,
     ) -> None:
-        """The key is read and requests are sent on first use.
-
-        Args:
-            model: Its name on the server. If the weights behind a name change, use another cache.
-            base_url: The address without ``/embeddings``.
-            dimensions: Dimension to request from the server; None uses the model's own, found by sending one text.
-            api_key_env: Environment variable of the key; None for a server that needs no key.
-            max_tokens: Context length of the model. Texts are not truncated here; the server may refuse longer ones.
-            batch_size: Texts per request.
-            concurrency: Concurrent requests.
-            timeout: Seconds for a connection, and without a byte of the answer.
-            retries: Further attempts after 429, 5xx, a time-out or a broken connection.
-            backoff: Seconds before the second attempt, doubled each time to at most a minute. The server's Retry-After
-                takes precedence.
-            price_per_million_tokens: For the estimate before a large job, in any currency.
-            max_queries: Most texts that this process may send; None for no limit. A text that is sent again after a
-                time-out or a broken connection counts twice, since the server may have billed it twice.
-        """
+        """The arguments are those of configs/embedder/openai.yaml; the key is read on first use."""
+        parts = urlsplit(base_url)
         self.max_tokens = max_tokens
         self.fingerprint = fingerprint_of(
-            kind="openai", server=_place(base_url), model=model, dimensions=dimensions, max_tokens=max_tokens
+            kind="openai",
+            server=f"{parts.netloc.lower()}{parts.path.rstrip('/')}",
+            model=model,
+            dimensions=dimensions,
+            max_tokens=max_tokens,
         )
-        self._server = EmbeddingServer(base_url, model, dimensions, api_key_env, timeout, retries, backoff)
-        self._batch_size = batch_size
-        self._concurrency = concurrency
-        self._price = price_per_million_tokens
-        self._max_queries = self._left = max_queries
-        self._arrived = 0
+        self._name = f"embedder.model={model} at {base_url}"
+        self._url = f"{base_url.rstrip('/')}/embeddings"
+        self._model, self._wanted_dimension, self._dimension = model, dimensions, dimensions
+        self._api_key_env, self._batch_size, self._concurrency = api_key_env, batch_size, concurrency
+        self._timeout, self._retries, self._backoff = timeout, retries, backoff
+        self._price, self._max_queries, self._left = price_per_million_tokens, max_queries, max_queries
+        self._arrived, self._answered = 0, False
+        self._jitter = random.Random()  # separate from the run's seeded global generator
+        self._lock = threading.Lock()
 
     @property
     def dimension(self) -> int:
-        """Dimension of a vector; if it is unknown, a request with one text is sent.
-
-        Raises:
-            InputError: As ``embed``.
-        """
-        if self._server.dimension is None:
-            self.embed([_PROBE])
-        assert self._server.dimension is not None
-        return self._server.dimension
+        """Dimension of a vector; if it is unknown, a request with one text is sent."""
+        return self._dimension or self.embed(["dimension"]).shape[1]
 
     @property
     def texts_at_once(self) -> int:
@@ -99,7 +151,7 @@ class OpenAIEmbedder:
         """Texts that ``max_queries`` still allows; None without a limit."""
         return self._left
 
-    def announce(self, texts: Iterable[str]) -> None:
+    def log_cost(self, texts: Iterable[str]) -> None:
         """Log the size and cost of embedding ``texts``; small jobs are not logged."""
         sizes = [len(text.encode(errors="replace")) for text in texts]
         if len(sizes) < _LARGE_JOB:
@@ -108,126 +160,231 @@ class OpenAIEmbedder:
         cost = "embedder.price_per_million_tokens would tell the cost"
         if self._price is not None:
             cost = f"cost about {tokens / 1e6 * self._price:,.2f} at {self._price:g} per million"
-        line = f"{self._server.name}: {len(sizes):,} texts to embed, about {tokens:,} tokens; {cost}"
+        line = f"{self._name}: {len(sizes):,} texts to embed, about {tokens:,} tokens; {cost}"
         if self._left is not None and self._left < len(sizes):
             line += f"; embedder.max_queries ends it after {self._left:,} texts"
         log.info(line)
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """Vectors of ``texts``, (n, d) float32 on the CPU.
-
-        Raises:
-            InputError: The key is missing.
-            QueryLimitError: ``max_queries`` is reached; the error holds the vectors that arrived.
-            UnfinishedError: The server refuses a request, does not answer or sends an invalid answer; the error holds
-                the vectors that arrived.
-        """
+        """Vectors of ``texts``, (n, d) float32 on the CPU; a QueryLimitError if ``max_queries`` is reached."""
         if not texts:
             return torch.empty(0, self.dimension)
-        vectors: dict[int, Tensor] = {}
+        rows: dict[int, Tensor] = {}
+        self.stream(texts, lambda places, vectors: rows.update(zip(places, vectors, strict=True)))
+        vectors = torch.stack([rows[place] for place in range(len(texts))])
+        if not (valid := valid_vectors(vectors)).all():
+            bad = int(valid.int().argmin())
+            raise InputError(f"{self._name}: gave {describe_invalid(vectors[bad])} for text {bad}")
+        return vectors
 
-        def keep(places: Sequence[int], rows: Tensor) -> None:
-            good = sound(rows.numpy())
-            vectors.update((place, row) for place, row, is_good in zip(places, rows, good, strict=True) if is_good)
-            if not good.all():
-                bad = int(good.argmin())
-                raise InputError(f"{self._server.name}: gave {flaw(rows[bad].numpy())} for text {places[bad]}")
+    def stream(self, texts: Sequence[str], on_vectors: OnVectors) -> None:
+        """Hand the vectors of ``texts`` to ``on_vectors`` as they arrive; see ``Remote``.
 
-        def arrived() -> Tensor:
-            return torch.stack([vectors[place] for place in sorted(vectors)]) if vectors else torch.empty(0)
-
-        try:
-            self.deliver(texts, keep)
-        except UnfinishedError as error:
-            raise type(error)(str(error), sorted(vectors), arrived()) from None
-        return arrived()
-
-    def deliver(self, texts: Sequence[str], keep: Keep) -> None:
-        """Hand the vectors of ``texts`` to ``keep`` as they arrive; see ``Remote``.
-
-        Raises:
-            InputError: The key is missing.
-            QueryLimitError: ``max_queries`` is reached.
-            UnfinishedError: The server refuses a request, does not answer or sends an invalid answer.
+        The requests run in threads, since Ctrl-C only interrupts the main thread. Pending ones, which are billed, are
+        awaited until a second Ctrl-C.
         """
-        client = self._server.client(self._concurrency)
-        stop, free = asyncio.Event(), asyncio.Semaphore(self._concurrency)
-        failures: list[InputError] = []
+        client, stop = self._client(), threading.Event()
+        starts = iter(range(0, len(texts), self._batch_size))
+        failures: list[BaseException] = []
         before = self._arrived
 
-        async def fetch(start: int) -> None:
-            batch = texts[start : start + self._batch_size]
-            async with free:
-                try:
-                    if allowed := 0 if stop.is_set() else self._take(len(batch)):
-                        vectors = await self._server.vectors(client, batch[:allowed], stop, self._take)
-                        await asyncio.to_thread(keep, range(start, start + allowed), torch.from_numpy(vectors))
+        def work() -> None:
+            try:
+                while not stop.is_set() and (start := next(starts, None)) is not None:
+                    batch = texts[start : start + self._batch_size]
+                    allowed = self._spend(len(batch))
+                    if not allowed:
+                        return
+                    on_vectors(range(start, start + allowed), self._vectors(client, batch[:allowed], stop))
+                    with self._lock:
                         self._arrived += allowed
-                except BaseException as error:  # start no further request, but await the pending ones: they are billed
-                    stop.set()
-                    if not isinstance(error, InputError):
-                        raise
-                    failures.append(error)
+            except BaseException as error:  # noqa: BLE001  raised in the calling thread
+                failures.append(error)
+                stop.set()
 
-        async def fetch_all() -> None:
-            async with client:
-                starts = range(0, len(texts), self._batch_size)
-                outcomes = await asyncio.gather(*map(fetch, starts), return_exceptions=True)
-            for error in filter(None, outcomes):
-                raise error
-
-        run_beside(fetch_all(), stop, self._server.name)
+        requests = -(-len(texts) // self._batch_size)
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(min(self._concurrency, requests))]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException as error:
+            stop.set()
+            end = time.monotonic() + _TERMINATION_SECONDS
+            if isinstance(error, KeyboardInterrupt):
+                log.warning("%s: waiting for pending requests, which are paid for; Ctrl-C again drops them", self._name)
+                end = threading.TIMEOUT_MAX
+            with contextlib.suppress(KeyboardInterrupt):
+                for thread in threads:
+                    thread.join(max(0.0, min(end - time.monotonic(), threading.TIMEOUT_MAX)))
+            raise
+        client.close()
+        if failures and not isinstance(failures[0], InputError):
+            raise failures[0]
         if failures:
             stored = f"; vectors that had arrived and are kept in the cache: {self._arrived:,}" if self._arrived else ""
-            raise UnfinishedError(f"{failures[0]}{stored}", [], torch.empty(0))
+            raise UnfinishedError(f"{failures[0]}{stored}")
         if self._arrived - before < len(texts):
             raise QueryLimitError(
                 f"embedder.max_queries={self._max_queries} is reached: this process has sent so many texts to "
-                f"{self._server.name}, and the {self._arrived:,} vectors that arrived are kept in the cache. Raise it, "
-                "or run the command again to send as many more: only what is missing is sent",
-                [],
-                torch.empty(0),
+                f"{self._name}, and the {self._arrived:,} vectors that arrived are kept in the cache. Raise it, or run "
+                "the command again to send as many more: only what is missing is sent"
             )
 
-    def _take(self, texts: int) -> int:
+    def _spend(self, texts: int) -> int:
         """Count ``texts`` against ``max_queries``; returns how many of them may be sent."""
-        if self._left is None:
-            return texts
-        granted = min(texts, self._left)
-        self._left -= granted
+        with self._lock:
+            granted = texts if self._left is None else min(texts, self._left)
+            if self._left is not None:
+                self._left -= granted
         return granted
 
+    def _client(self) -> httpx.Client:
+        import httpx
 
-def _place(base_url: str) -> str:
-    """Host, port and path of an address, normalised: identifies a server."""
-    parts = urlsplit(base_url)
-    return f"{parts.netloc.lower()}{parts.path.rstrip('/')}"
-
-
-def run_beside(job: Coroutine[Any, Any, None], stop: asyncio.Event, name: str) -> None:
-    """Run a job of requests in an event loop on a separate thread, since Ctrl-C only interrupts the main thread.
-
-    After Ctrl-C, pending requests are awaited until a second Ctrl-C; after SIGTERM, for a few seconds, since SIGKILL
-    follows soon.
-
-    Args:
-        job: Coroutine to run; its exceptions are raised here.
-        stop: Set to tell the job to start no further request.
-        name: Name of the server, for the log.
-    """
-    with asyncio.Runner() as runner, ThreadPoolExecutor(1) as pool:
-        loop = runner.get_loop()
-        under_way = pool.submit(runner.run, job)
+        for name in ("httpx", "httpcore"):  # they log each request, and with a verbose Hydra all headers
+            if logging.getLogger(name).level == logging.NOTSET:
+                logging.getLogger(name).setLevel(logging.WARNING)
+        key = self._key()
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         try:
-            under_way.result()
-        except BaseException as error:
-            patience: float | None = _TERMINATION_SECONDS
-            if isinstance(error, KeyboardInterrupt):
-                log.warning("%s: waiting for the requests under way, which are paid for; Ctrl-C again drops them", name)
-                patience = None
-            with contextlib.suppress(KeyboardInterrupt):
-                loop.call_soon_threadsafe(stop.set)
-                wait([under_way], patience)
-            if not under_way.done():
-                loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
-            raise
+            # Surplus bytes after an answer would be read as the next one, so no connection is reused.
+            limits = httpx.Limits(max_keepalive_connections=0)
+            return httpx.Client(verify=_certificates(), headers=headers, timeout=self._timeout, limits=limits)
+        except (OSError, ValueError, ImportError, httpx.InvalidURL) as error:  # it may quote the password of a proxy
+            raise InputError(
+                f"{self._name}: no connection can be prepared ({type(error).__name__}): check the environment's "
+                "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
+            ) from None
+
+    def _key(self) -> str | None:
+        if self._api_key_env is None:
+            return None
+        key = os.environ.get(self._api_key_env, "").strip()
+        if not key:
+            raise InputError(
+                f"embedder.api_key_env={self._api_key_env}: that environment variable is not set; export it with the "
+                "server's key, or give embedder.api_key_env=null for a server that wants none"
+            )
+        if not (key.isascii() and key.isprintable()) or " " in key:  # an error of the HTTP library would quote it
+            raise InputError(f"embedder.api_key_env={self._api_key_env}: that environment variable holds no key")
+        return key
+
+    def _vectors(self, client: httpx.Client, texts: Sequence[str], stop: threading.Event) -> Tensor:
+        """Vectors of ``texts``, (n, d), from one request, which is retried after transient failures."""
+        request: dict[str, Any] = {
+            "model": self._model,
+            "input": [text or " " for text in texts],  # OpenAI's server refuses empty texts
+            "encoding_format": "float",
+        }
+        if self._wanted_dimension is not None:
+            request["dimensions"] = self._wanted_dimension
+        content = json.dumps(request).encode()  # ASCII, whatever the texts hold
+        for attempt in itertools.count():
+            try:
+                return self._read(self._post(client, content), len(texts))
+            except _RequestError as error:
+                failure = error
+            reason = f"{self._name}: {failure}" + (f" ({attempt + 1} attempts)" if attempt else "")
+            if not failure.transient or attempt == self._retries:
+                raise InputError(reason)
+            wait = min(self._backoff * 2.0**attempt, _LONGEST_BACKOFF) * self._jitter.uniform(0.5, 1.0)
+            if failure.wait is not None:
+                wait = failure.wait + self._jitter.uniform(0.0, self._backoff)
+            if wait > _LONGEST_WAIT:
+                raise InputError(f"{reason}, and asks to wait {wait:,.0f} seconds: try again then")
+            if wait > _SILENT_WAIT:
+                log.warning("%s; the next attempt in %.0f seconds", reason, wait)
+            if stop.wait(wait):
+                raise InputError(f"{reason}; given up, since another request failed")
+            if failure.billed and self._spend(len(texts)) < len(texts):
+                raise InputError(f"{reason}; embedder.max_queries allows no further attempt")
+        raise AssertionError("the loop returns or raises")
+
+    def _post(self, client: httpx.Client, content: bytes) -> bytes:
+        """The body of the server's answer to one attempt."""
+        import httpx
+
+        try:
+            answer = client.post(self._url, content=content)
+        except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:
+            unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+            transient = isinstance(error, httpx.TimeoutException | httpx.NetworkError | httpx.RemoteProtocolError)
+            # Before the first answer, a wrong address is likelier than a restarting server.
+            transient = transient and (self._answered or not isinstance(error, httpx.ConnectError))
+            reason = f"{'no connection' if unsent else 'no answer'}: {type(error).__name__} {self._quoted(str(error))}"
+            if isinstance(error, httpx.TimeoutException):
+                reason = f"no {'connection' if unsent else 'answer'} within embedder.timeout={self._timeout:g} seconds"
+            raise _RequestError(reason, transient, billed=not unsent) from None
+        self._answered = True
+        status = answer.status_code
+        if status == 200:
+            return answer.content
+        if status == 401:  # the server's message may contain a part of the key
+            given = f"the key in {self._api_key_env}" if self._api_key_env else "a request without a key"
+            raise _RequestError(f"refuses {given} (HTTP 401)", transient=False)
+        reason = f"HTTP {status}: {self._quoted(_message_in(answer.content))}"
+        if status == 404:
+            reason += "; check embedder.base_url (it mostly ends in /v1) and embedder.model"
+        elif 300 <= status < 400:
+            address = self._quoted(answer.headers.get("location", ""))
+            reason += f"; redirects are not followed: give embedder.base_url the server's new address ({address})"
+        transient = status in _TRANSIENT or status >= 500
+        asked = re.fullmatch(r"\d+(\.\d+)?", answer.headers.get("retry-after", ""))
+        wait = float(asked[0]) if asked else None
+        raise _RequestError(reason, transient and _EXHAUSTED not in answer.content, wait=wait)
+
+    def _read(self, body: bytes, texts: int) -> Tensor:
+        """The vectors in an answer, (texts, d); null becomes NaN, and numbers that overflow float32 infinity."""
+        try:
+            rows = _Answer.model_validate_json(body, strict=True).data
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(map(str, first["loc"])) or "JSON"
+            raise InputError(
+                f"{self._name}: the answer is no list of vectors ({where}: {first['msg']}); check embedder.base_url, "
+                f"which mostly ends in /v1: {self._quoted(body.decode(errors='replace'))}"
+            ) from None
+        # The protocol does not guarantee the order of the list.
+        if sorted(row.index for row in rows) != list(range(texts)):
+            raise InputError(
+                f"{self._name}: gave {len(rows)} vectors for {texts} texts, with index fields that are not 0 to "
+                f"{texts - 1}, each once"
+            )
+        vectors = [row.embedding for row in sorted(rows, key=lambda row: row.index)]
+        self._dimension = self._dimension or len(vectors[0])
+        other = [len(vector) for vector in vectors if len(vector) != self._dimension]
+        if other or not self._dimension:
+            wanted = "embedder.dimensions asks for" if self._wanted_dimension else "the first one had"
+            raise InputError(
+                f"{self._name}: gave a vector of dimension {max(other, default=0)}, {wanted} {self._dimension}"
+            )
+        with np.errstate(over="ignore"):
+            return torch.from_numpy(np.array(vectors, dtype=np.float32))
+
+    def _quoted(self, said: str) -> str:
+        """The beginning of a server's message on one line, without the key."""
+        key = self._key()
+        said = " ".join((said.replace(key, "***") if key else said).split())
+        return said if len(said) <= _SHOWN_CHARACTERS else f"{said[: _SHOWN_CHARACTERS - 1]}…"
+
+
+def _message_in(body: bytes) -> str:
+    """The error message in the body of an error response, or the body."""
+    text = body.decode(errors="replace")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    for name in ("error", "message", "detail"):
+        found = found.get(name, found) if isinstance(found, dict) else found
+    return found if isinstance(found, str) else text
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """The certificates of the environment; cached, since reading them takes 20 ms."""
+    import httpx
+
+    return httpx.create_ssl_context()

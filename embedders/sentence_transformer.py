@@ -15,8 +15,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from unembed.core.errors import InputError
-from unembed.embedders.base import DType, fingerprint_of, resolve_device
-from unembed.embedders.loading import loading
+from unembed.embedders.base import DType, fingerprint_of, loading, resolve_device
 from unembed.embedders.model_files import ModelFiles, locate, read_json
 
 _ARGUMENTS = {"model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"}

@@ -7,7 +7,9 @@ Of an encoder-decoder (T5, mT5) only the encoder is loaded.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,11 +19,14 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from unembed.core.errors import InputError
-from unembed.embedders.base import DType, fingerprint_of, resolve_device
-from unembed.embedders.loading import batches_of, loading
+from unembed.embedders.base import DType, Embedder, batches_of, fingerprint_of, loading, resolve_device
 from unembed.embedders.model_files import ModelFiles, locate
+from unembed.embedders.observation import Observation
 
 Pooling = Literal["mean", "cls", "pooler", "last"]
+
+POOLINGS = ("mean", "cls", "last")  # those that variants of an embedder have
+PREFIXES = ("query: ", "passage: ", "search_query: ", "search_document: ")  # of E5, BGE and Nomic
 
 _TOKENS_AT_ONCE = 32768  # per batch on a GPU
 
@@ -193,3 +198,112 @@ class TransformerEmbedder:
     def _checked(self, folder: Path) -> Path:
         """Hook for subclasses to check the files before they are loaded."""
         return folder
+
+
+class RelaxedEncoder:
+    """A transformer encoder as a white box; inputs are token ids without special tokens.
+
+    Args:
+        embedder: The encoder; its prefix and special tokens are added to each input.
+    """
+
+    def __init__(self, embedder: TransformerEmbedder) -> None:
+        self.embedder = embedder
+
+    @property
+    def name(self) -> str:
+        return self.embedder.name
+
+    @property
+    def observation(self) -> Observation:
+        return Observation(self.embedder.dimension)
+
+    @cached_property
+    def max_tokens(self) -> int:
+        before, after = self._around
+        return self.embedder.max_tokens - len(before) - len(after)
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedder.device
+
+    @property
+    def inputs(self) -> int:
+        return len(self.input_vectors)
+
+    @cached_property
+    def input_vectors(self) -> Tensor:
+        return self.embedder.input_vectors.float()
+
+    def ids(self, text: str) -> list[int]:
+        """The tokens of a text, truncated to ``max_tokens``; an empty text becomes one unknown token."""
+        tokenizer = self.embedder.tokenizer
+        found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"][: self.max_tokens]
+        return found or [tokenizer.unk_token_id or 0]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        decoded: str = self.embedder.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return decoded
+
+    @torch.no_grad()
+    def logits(self, ids: Tensor, continuation: Tensor) -> Tensor:
+        """The vectors of candidates (B, n), as (B, 1, d)."""
+        return self.relaxed(self.input_vectors[ids], continuation, keep=1)
+
+    def relaxed(self, vectors: Tensor, continuation: Tensor, keep: int) -> Tensor:
+        """The vectors of relaxed inputs (B, n, hidden), as (B, 1, d)."""
+        before, after = (
+            self.input_vectors[torch.tensor(ids, dtype=torch.long, device=self.device)].expand(len(vectors), -1, -1)
+            for ids in self._around
+        )
+        return self.embedder.relaxed(torch.cat([before, vectors, after], dim=1))[:, None]
+
+    @cached_property
+    def _around(self) -> tuple[list[int], list[int]]:
+        """The ids before and after every input."""
+        tokenizer = self.embedder.tokenizer
+        text: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
+        whole: list[int] = tokenizer("a")["input_ids"]
+        at = next(place for place in range(len(whole)) if whole[place : place + len(text)] == text)
+        prefix: list[int] = tokenizer(self.embedder.prefix, add_special_tokens=False)["input_ids"]
+        return [*whole[:at], *prefix], whole[at + len(text) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A changed embedder: its pooling or prefix has another value."""
+
+    key: str
+    value: str
+    instead_of: str
+    embedder: Embedder
+
+    @property
+    def title(self) -> str:
+        """What distinguishes it, such as "pooling=cls instead of mean"."""
+        return f"{self.key}={shown(self.value)} instead of {shown(self.instead_of)}"
+
+
+def shown(value: str) -> str:
+    """``value``, in quotes unless it is one word."""
+    return value if value.isidentifier() else repr(value)
+
+
+def variants(embedder: Embedder, *, prefixes: bool = False) -> list[Variant]:
+    """Variants of an embedder that share its weights; none of an embedder other than a transformer run here.
+
+    Args:
+        embedder: The embedder.
+        prefixes: Whether to include other prefixes, which change vectors little.
+    """
+    if not isinstance(embedder, TransformerEmbedder):
+        return []
+    changes = [("pooling", pooling) for pooling in POOLINGS] + [("prefix", prefix) for prefix in PREFIXES if prefixes]
+    found = []
+    for key, value in changes:
+        if value != (own := getattr(embedder, key)):
+            changed = copy.copy(embedder)  # with the loaded weights
+            changed.__dict__.pop("fingerprint", None)
+            setattr(changed, key, value)
+            found.append(Variant(key, value, own, changed))
+    return found

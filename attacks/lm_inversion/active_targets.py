@@ -19,8 +19,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unembed.attacks.lm_inversion.method import Method, Rows, State
-from unembed.embedders.observation import Seen
-from unembed.embedders.white_box import WhiteBox
+from unembed.embedders.observation import Seen, WhiteBox
 
 _WORST = 3e38  # replaces a NaN loss, so that any candidate is better than none
 

@@ -27,8 +27,7 @@ from unembed.core.errors import InputError
 from unembed.core.examples import written_ids
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder
-from unembed.embedders.observation import Seen
-from unembed.embedders.white_box import WhiteBox
+from unembed.embedders.observation import Seen, WhiteBox
 
 Length = Literal["known", "search"] | PositiveInt
 

@@ -25,8 +25,7 @@ from unembed.attacks.refine.lexicon.units import Units
 from unembed.attacks.refine.refining import Refiner
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.transformer import TransformerEmbedder
-from unembed.embedders.white_box import RelaxedEncoder
+from unembed.embedders.transformer import RelaxedEncoder, TransformerEmbedder
 
 _LANGUAGE = "language.json"
 

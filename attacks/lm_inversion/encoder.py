@@ -15,7 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from unembed.embedders.white_box import RelaxedEncoder
+from unembed.embedders.transformer import RelaxedEncoder
 
 Ids = tuple[int, ...]
 

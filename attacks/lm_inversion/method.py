@@ -13,8 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from unembed.embedders.observation import Seen
-from unembed.embedders.white_box import WhiteBox
+from unembed.embedders.observation import Seen, WhiteBox
 
 State = dict[str, Tensor]
 

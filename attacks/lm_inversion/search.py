@@ -20,7 +20,7 @@ from torch import Tensor
 from unembed.attacks.lm_inversion.active_targets import ActiveTargets, Found, SearchSettings, Task
 from unembed.attacks.lm_inversion.method import Method, State
 from unembed.attacks.parts.batch_cache import SearchState
-from unembed.embedders.white_box import WhiteBox
+from unembed.embedders.observation import WhiteBox
 
 SNAPSHOT_SECONDS = 60.0  # a snapshot is written after this time even within snapshot_every iterations
 

@@ -25,7 +25,7 @@ from unembed.attacks.lm_inversion.method import Rows, State
 from unembed.attacks.lm_inversion.soda import SODA
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.white_box import WhiteBox
+from unembed.embedders.observation import WhiteBox
 from unembed.runs.stored_attack import attack_of, check_embedder, keep
 
 START = "start"  # among the artifacts

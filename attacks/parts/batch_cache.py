@@ -33,8 +33,7 @@ from torch import Tensor
 
 from unembed.core.atomic_files import write_file, write_json
 from unembed.core.errors import InputError
-from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.cache.queries import Queries
+from unembed.embedders.cache.cached import CachedEmbedder, Queries
 from unembed.runs.checkpoints import load_tensors
 from unembed.runs.stored_attack import content, weights_key
 
@@ -116,7 +115,7 @@ class BatchCache:
                 rank_zero_info(f"an interrupted test is resumed: the batches in {self.folder} are not inverted again")
             self._said = True
             if oracle is not None:
-                _count(oracle.queries, done.queries)
+                oracle.queries.count_asked("attack", done.queries)
             return done
         started = time.perf_counter()
         with counted(oracle) as queries:
@@ -202,12 +201,8 @@ def counted(oracle: CachedEmbedder | None) -> Iterator[Queries]:
         oracle.queries = before
         before.limit = own.limit or before.limit
         for purpose, sent in own.sent.items():
-            before.count_sent(purpose, sent)
-            _count(before, own.keys(purpose), purpose)
-
-
-def _count(queries: Queries, asked: NDArray[np.uint64], purpose: Any = "attack") -> None:
-    queries.count_asked(purpose, np.column_stack([asked, asked]))  # only the first column is used as the key of a text
+            before.sent[purpose] += sent
+            before.count_asked(purpose, own.keys(purpose))
 
 
 def _read(path: Path, key: str) -> BatchResult | None:

@@ -23,8 +23,7 @@ from unembed.datamodules.collections.exact_search import Similarity, search
 from unembed.datamodules.truncation import Truncation
 from unembed.defenses.base import Defense
 from unembed.defenses.identity import Identity
-from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.cache.rows import CachedVectors
+from unembed.embedders.cache.cached import CachedEmbedder, CachedVectors
 from unembed.metrics.retrieval import score_rankings
 from unembed.metrics.statistics import Floats
 

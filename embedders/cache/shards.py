@@ -1,230 +1,354 @@
-"""One shard: an immutable file of vectors, keyed by the hash of their texts.
+"""The folder of one embedder: shards, which are immutable files of vectors keyed by the hashes of their texts.
+
+    store = ShardStore(folder, dimension=384)
+    keys = text_keys(["my name is ada"])      # (1,), 16 bytes each
+    store.add(keys, vectors)                  # (1, 384) float32, buffered in memory
+    store.flush()                             # written to a shard
+    store.read(store.find(keys))              # (1, 384), read from the disk
+
+A shard:
 
     header   64 bytes: magic, version, dimension d, rows n, checksums of the keys, of the vectors and of the header
-    keys     n x 8 bytes (first half of each key), then n x 8 bytes (second half), little-endian uint64
+    keys     n x 8 bytes (first half of each key), then n x 8 bytes (second half)
     vectors  n x d float32, little-endian, row i belonging to key i
 
-The texts themselves are not stored. A shard is written under a temporary name, synced to disk and then renamed, so
-readers on any machine see a complete shard or none. Its name is the hash of its content, so two writers of the same
-shard write the same file.
+Rows of several vectors each, such as hidden states of tokens, would be version 2: a table of lengths after the keys.
+
+Any number of processes on any number of machines may use a folder without locks: a shard is written under a temporary
+name, synced and renamed to the hash of its content, and two shards may hold the same text.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
+import logging
 import os
-import secrets
 import struct
-import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-Keys = NDArray[np.uint64]
+from unembed.core.atomic_files import remove_temporary, write_file
+from unembed.core.errors import InputError
+
+log = logging.getLogger(__name__)
+
+Keys = NDArray[np.bytes_]  # 16 bytes each
 Vectors = NDArray[np.float32]
+Positions = NDArray[np.int64]
+Result = TypeVar("Result")
 
+ABSENT = -1
 SUFFIX = ".shard"
-TEMPORARY_SUFFIX = ".tmp"
-DAMAGED_SUFFIX = ".damaged"
-
-_ABANDONED_SECONDS = 3600  # no writer takes this long; matters on disks without file locks
-_MAGIC = b"unembed\x00"
-_VERSION = 1
+ABANDONED_SECONDS = 86_400  # no writer takes this long, whatever the clocks of two machines say
+_MAGIC, _VERSION = b"unembed\x00", 1
 _FIELDS = struct.Struct("<8sIIQ16s16s")  # the header without its own checksum
 _HEADER_SIZE = 64
-_CHUNK = 1 << 22  # bytes read at a time for a checksum, so that a shard is never copied into memory whole
+_KEYS_AT_ONCE = 2**17  # look-ups that are done together, to bound their memory
+_ROW_BITS = 32  # a location is (number of the shard << 32) | row
 
 
 class DamagedShardError(Exception):
-    """A shard file is truncated, altered or of another kind; the message says which."""
+    """A shard is truncated, altered or of another kind."""
 
 
 def text_keys(texts: Sequence[str]) -> Keys:
-    """128-bit keys of the exact characters of ``texts``, (n, 2) uint64."""
+    """128-bit keys of the exact characters of ``texts``, (n,)."""
     buffer = bytearray()
     for text in texts:
-        buffer += hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    return np.frombuffer(buffer, dtype="<u8").reshape(-1, 2)
+        buffer += _checksum(text.encode("utf-8", "surrogatepass"))
+    return np.frombuffer(buffer, dtype="S16")
 
 
-def shard_size_in_bytes(rows: int, dimension: int) -> int:
-    """Size of a shard file of ``rows`` vectors of dimension ``dimension``."""
-    return _HEADER_SIZE + rows * (16 + 4 * dimension)
+def distinct(keys: Keys) -> Positions:
+    """Positions of the first occurrence of each key in ``keys`` (n,), ascending."""
+    order = _sorting(keys)
+    ordered = keys[order]
+    first = np.ones(len(keys), dtype=bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return np.sort(order[first])
 
 
-def write_shard(folder: Path, keys: Keys, vectors: Vectors) -> Path:
-    """Write a shard of keys (n, 2) and vectors (n, d) into ``folder`` and return its final path.
+class KeyIndex:
+    """Maps keys to integers >= 0; of a key that was added twice, either integer may be returned.
 
-    Raises:
-        OSError: The disk is full or not writable; nothing is left behind then.
+    The keys are in sorted arrays, each at least twice as long as the next: adding n keys in small groups costs
+    O(n log n) in all, and a look-up is one binary search in each array.
     """
-    n, dimension = vectors.shape
-    key_bytes = np.ascontiguousarray(keys.T, dtype="<u8").tobytes()
-    vector_bytes = np.ascontiguousarray(vectors, dtype="<f4").tobytes()
-    fields = _FIELDS.pack(_MAGIC, _VERSION, dimension, n, _checksum(key_bytes), _checksum(vector_bytes))
-    header = fields + _checksum(fields)[: _HEADER_SIZE - _FIELDS.size]
-    path = folder / (_checksum(header).hex() + SUFFIX)
-    write_privately(path, header, key_bytes, vector_bytes)
-    return path
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[Keys, Positions]] = []
+
+    def __len__(self) -> int:
+        return sum(len(keys) for keys, _ in self._runs)
+
+    def add(self, keys: Keys, values: Positions) -> None:
+        """Add keys (n,) with their values (n,)."""
+        if not len(keys):
+            return
+        while self._runs and len(self._runs[-1][0]) < 2 * len(keys):
+            older_keys, older_values = self._runs.pop()
+            keys, values = np.concatenate([older_keys, keys]), np.concatenate([older_values, values])
+        order = _sorting(keys)
+        self._runs.append((keys[order], values[order]))
+
+    def find(self, keys: Keys) -> Positions:
+        """Values of ``keys`` (n,), ABSENT where a key is not known; (n,)."""
+        found = np.full(len(keys), ABSENT, dtype=np.int64)
+        for begin in range(0, len(keys), _KEYS_AT_ONCE):
+            order = begin + _sorting(keys[begin : begin + _KEYS_AT_ONCE])  # neighbours are found in the same pages
+            for known, values in self._runs:
+                places = np.minimum(np.searchsorted(known, keys[order]), len(known) - 1)
+                hit = known[places] == keys[order]
+                found[order[hit]] = values[places[hit]]
+        return found
+
+    def drop(self, first: int, last: int) -> None:
+        """Remove all keys with values in ``first`` .. ``last`` (excluded)."""
+        kept = [(keys, values, (values < first) | (values >= last)) for keys, values in self._runs]
+        self._runs = [(keys[keep], values[keep]) for keys, values, keep in kept if keep.any()]
 
 
-def write_privately(path: Path, *parts: bytes) -> None:
-    """Write a file (0600) atomically and sync it to disk.
-
-    Raises:
-        OSError: The disk is full or not writable; nothing is left behind then.
-    """
-    for again in (True, True, False):
-        temporary = path.with_name(f"{os.getpid()}-{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                lock(descriptor)  # until the file is closed, so that remove_abandoned leaves it alone
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-                temporary.replace(path)
-            break
-        except FileNotFoundError:  # removed by a user
-            if not (again and path.parent.is_dir()):
-                raise
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    _sync_folder(path.parent)
-
-
+@dataclass
 class Shard:
-    """An open shard: its header is checked when it is opened, keys and vectors when they are first read."""
+    """A shard whose keys match their checksum; ``verified``: and whose vectors do.
 
-    def __init__(self, path: Path, dimension: int) -> None:
-        """Read the header of ``path``.
+    All methods raise DamagedShardError, and FileNotFoundError where another process has set the file aside.
+    """
 
-        Raises:
-            DamagedShardError: Wrong size, bad header, or another dimension.
-            FileNotFoundError: Another process has set the file aside.
-        """
-        self.path, self.dimension, self.verified = path, dimension, False
+    path: Path
+    dimension: int
+    rows: int
+    checksum: bytes
+    verified: bool = False
+
+    @classmethod
+    def open(cls, path: Path, dimension: int) -> tuple[Shard, Keys]:
+        """The shard at ``path`` and its keys (n,)."""
         with path.open("rb") as file:
             header, size = file.read(_HEADER_SIZE), os.fstat(file.fileno()).st_size
-        if len(header) < _HEADER_SIZE:
-            raise DamagedShardError(f"only {len(header)} bytes long")
-        fields = header[: _FIELDS.size]
-        magic, version, found, self.rows, self._key_checksum, self._vector_checksum = _FIELDS.unpack(fields)
-        if magic != _MAGIC or header[_FIELDS.size :] != _checksum(fields)[: _HEADER_SIZE - _FIELDS.size]:
-            raise DamagedShardError("the header is not that of a shard")
-        if version != _VERSION:
-            raise DamagedShardError(f"version {version} of the format, this program reads version {_VERSION}")
-        if found != dimension:
-            raise DamagedShardError(f"vectors of dimension {found} instead of {dimension}")
-        if size != shard_size_in_bytes(self.rows, dimension):
-            raise DamagedShardError(f"{size} bytes instead of {shard_size_in_bytes(self.rows, dimension)}")
-
-    def keys(self) -> Keys:
-        """The two halves of the keys, (2, n), read from the file.
-
-        Raises:
-            DamagedShardError: They do not match their checksum.
-            FileNotFoundError: As :meth:`verify`.
-        """
-        with self.path.open("rb") as file:
-            file.seek(_HEADER_SIZE)
-            content = file.read(16 * self.rows)
-        if _checksum(content) != self._key_checksum:
+            if len(header) < _HEADER_SIZE or header[_FIELDS.size :] != _header_checksum(header):
+                raise DamagedShardError("the header is not that of a shard")
+            magic, version, found, rows, key_checksum, checksum = _FIELDS.unpack(header[: _FIELDS.size])
+            if (magic, version, found) != (_MAGIC, _VERSION, dimension):
+                raise DamagedShardError(f"version {version}, dimension {found} instead of {_VERSION}, {dimension}")
+            if size != _HEADER_SIZE + rows * (16 + 4 * dimension):
+                raise DamagedShardError(f"{size} bytes are too few or too many for {rows} rows")
+            content = file.read(16 * rows)
+        if _checksum(content) != key_checksum:
             raise DamagedShardError("the keys do not match their checksum")
-        return np.frombuffer(content, dtype="<u8").reshape(2, self.rows)
+        halves = np.frombuffer(content, dtype="<u8").reshape(2, rows)
+        return cls(path, dimension, rows, checksum), halves.T.copy().view("S16")[:, 0]
+
+    @classmethod
+    def write(cls, folder: Path, keys: Keys, vectors: Vectors) -> Shard:
+        """Write keys (n,) and vectors (n, d) as a shard."""
+        rows, dimension = vectors.shape
+        key_bytes = np.ascontiguousarray(keys).view("<u8").reshape(rows, 2).T.tobytes()
+        vector_bytes = np.ascontiguousarray(vectors, dtype="<f4").tobytes()
+        checksum = _checksum(vector_bytes)
+        fields = _FIELDS.pack(_MAGIC, _VERSION, dimension, rows, _checksum(key_bytes), checksum)
+        header = fields + _header_checksum(fields)
+        path = folder / (_checksum(header).hex() + SUFFIX)
+        write_file(path, lambda file: file.writelines((header, key_bytes, vector_bytes)))
+        return cls(path, dimension, rows, checksum, verified=True)
 
     def verify(self) -> bool:
-        """Compare the vectors with their checksum, once per process; returns True.
-
-        Raises:
-            DamagedShardError: The vectors do not match their checksum.
-            FileNotFoundError: Another process has set the file aside.
-        """
+        """Compare the vectors with their checksum, once per process; returns True."""
         if not self.verified:
-            digest = hashlib.blake2b(digest_size=16)
             with self.path.open("rb") as file:
                 file.seek(_HEADER_SIZE + 16 * self.rows)
-                while chunk := file.read(_CHUNK):
-                    digest.update(chunk)
-            if digest.digest() != self._vector_checksum:
-                raise DamagedShardError("the vectors do not match their checksum")
+                if hashlib.file_digest(file, _new_digest).digest() != self.checksum:
+                    raise DamagedShardError("the vectors do not match their checksum")
         self.verified = True
         return True
 
-    def read(self, rows: NDArray[np.int64]) -> Vectors:
+    def read(self, rows: Positions) -> Vectors:
         """The vectors of ``rows`` (m,), (m, d).
 
         The file is not memory-mapped: with large pages, each row could make up to 2 MB of it resident.
-
-        Raises:
-            DamagedShardError: The file has become shorter.
-            FileNotFoundError: Another process has set the file aside.
         """
+        self.verify()
         vectors: Vectors = np.empty((len(rows), self.dimension), dtype="<f4")
         start, size = _HEADER_SIZE + 16 * self.rows, 4 * self.dimension
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             for place, row in enumerate(rows.tolist()):
                 if os.preadv(descriptor, [vectors[place]], start + row * size) < size:
-                    raise DamagedShardError(f"{self.path} ends before row {row}")
+                    raise DamagedShardError(f"it ends before row {row}")
         finally:
             os.close(descriptor)
         return vectors
 
 
-def lock(descriptor: int) -> bool:
-    """Lock an open file for this process, without waiting; the lock ends with the process at the latest.
+class ShardStore:
+    """The shards of one embedder, and a buffer of rows that are not written yet.
 
-    Returns:
-        False where another process holds it. A disk without locks (some network ones) locks nothing: True.
+    Locations are integers that stay valid as long as this object lives, also when the buffer is written.
     """
+
+    def __init__(self, folder: Path, dimension: int) -> None:
+        """Open ``folder``, creating it (0700) if missing, and index its shards."""
+        self.folder, self.dimension = folder, dimension
+        self.lock = threading.RLock()  # vectors of a server arrive in several threads
+        self._index = KeyIndex()
+        self._shards: list[Shard | None] = []  # by number; None: the buffer's, or removed since
+        self._numbers: dict[str, int] = {}  # by file name
+        self._listed_at: int | None = None
+        self._buffer: int | None = None  # number of the shard to be
+        self._buffered_at = 0.0
+        self._keys: list[Keys] = []
+        self._vectors: list[Vectors] = []
+        make_private_folder(folder)
+        remove_temporary(folder, older_than=ABANDONED_SECONDS)
+        self.refresh()
+
+    def __len__(self) -> int:
+        """Number of rows; a text in two shards counts twice."""
+        return len(self._index)
+
+    def find(self, keys: Keys) -> Positions:
+        """Locations of ``keys`` (n,), ABSENT if a text is neither stored nor buffered; (n,)."""
+        return self._index.find(keys)
+
+    def refresh(self, force: bool = False) -> None:
+        """Index new shards and drop removed ones; cheap if the folder has not changed."""
+        changed_at = self.folder.stat().st_mtime_ns
+        if changed_at == self._listed_at and not force:
+            return
+        names = {entry.name for entry in os.scandir(self.folder) if entry.name.endswith(SUFFIX) and entry.is_file()}
+        for name in self._numbers.keys() - names:
+            self._forget(self._numbers[name])
+        keys, locations = [np.empty(0, "S16")], [np.empty(0, np.int64)]
+        for name in sorted(names - self._numbers.keys()):
+            path = self.folder / name
+            if (opened := _intact(path, partial(Shard.open, path, self.dimension))) is not None:
+                shard, shard_keys = opened
+                locations.append(np.arange(shard.rows) | self._next_number(shard) << _ROW_BITS)
+                keys.append(shard_keys)
+        self._index.add(np.concatenate(keys), np.concatenate(locations))
+        self._listed_at = changed_at
+
+    def verify(self, locations: Positions) -> bool:
+        """Verify the shards of ``locations``; False if one is damaged or has been removed: look the keys up again."""
+        intact = True
+        for number in np.unique(locations[locations != ABSENT] >> _ROW_BITS).tolist():
+            shard = self._shards[number]
+            if number != self._buffer and (shard is None or not _intact(shard.path, shard.verify)):
+                self._forget(number)
+                intact = False
+        return intact
+
+    def read(self, locations: Positions) -> Vectors:
+        """Vectors at ``locations`` (n,); (n, d).
+
+        Raises:
+            DamagedShardError: A shard is damaged or has been removed: look the keys up again.
+        """
+        vectors = np.empty((len(locations), self.dimension), dtype=np.float32)
+        numbers, rows = locations >> _ROW_BITS, locations & (2**_ROW_BITS - 1)
+        order = np.argsort(numbers, kind="stable")
+        for places in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
+            if len(places):
+                vectors[places] = self._rows_of(int(numbers[places[0]]), rows[places])
+        return vectors
+
+    def add(self, keys: Keys, vectors: Vectors) -> None:
+        """Buffer vectors (n, d) under keys (n,)."""
+        with self.lock:
+            if self._buffer is None:
+                self._buffer, self._buffered_at = self._next_number(None), time.monotonic()
+            first = sum(map(len, self._keys))
+            self._index.add(keys, np.arange(first, first + len(keys)) | self._buffer << _ROW_BITS)
+            self._keys.append(keys)
+            self._vectors.append(vectors)
+
+    def flush(self, rows: int = 1, seconds: float = 0.0) -> None:
+        """Write the buffer as a shard if it has ``rows`` rows or is ``seconds`` old; if the disk is full, it stays."""
+        with self.lock:
+            due = sum(map(len, self._keys)) >= rows or time.monotonic() - self._buffered_at >= seconds
+            if self._buffer is None or not due:
+                return
+            shard = Shard.write(self.folder, np.concatenate(self._keys), np.concatenate(self._vectors))
+            self._shards[self._buffer], self._numbers[shard.path.name] = shard, self._buffer
+            self._buffer, self._keys, self._vectors = None, [], []
+
+    def _rows_of(self, number: int, rows: Positions) -> Vectors:
+        with self.lock:
+            if number == self._buffer:
+                self._vectors = [np.concatenate(self._vectors)]
+                return self._vectors[0][rows]
+        shard = self._shards[number] if number >= 0 else None
+        vectors = None if shard is None else _intact(shard.path, partial(shard.read, rows))
+        if vectors is None:
+            self._forget(number)
+            raise DamagedShardError(f"a shard of {self.folder} is damaged or has been removed")
+        return vectors
+
+    def _next_number(self, shard: Shard | None) -> int:
+        self._shards.append(shard)
+        if shard is not None:
+            self._numbers[shard.path.name] = len(self._shards) - 1
+        return len(self._shards) - 1
+
+    def _forget(self, number: int) -> None:
+        if number >= 0 and (shard := self._shards[number]) is not None:
+            self._shards[number] = None
+            self._numbers.pop(shard.path.name, None)
+            self._index.drop(number << _ROW_BITS, (number + 1) << _ROW_BITS)
+
+
+def _sorting(keys: Keys) -> Positions:
+    """The stable order that sorts ``keys`` (n,)."""
+    halves = np.ascontiguousarray(keys).view(">u8")[::2].astype(np.uint64)  # quicker to sort; hardly ever equal
+    order: Positions = np.argsort(halves, kind="stable")
+    ordered = keys[order]
+    return np.argsort(keys, kind="stable") if (ordered[1:] < ordered[:-1]).any() else order
+
+
+def make_private_folder(folder: Path) -> None:
+    """Create ``folder`` and its missing parents with mode 0700; an InputError if that is not possible."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
+        for path in [*reversed(folder.parents), folder]:
+            if not path.exists():
+                path.mkdir(mode=0o700, exist_ok=True)
+        os.scandir(folder).close()
+    except OSError as error:
+        raise InputError(
+            f"cache_dir: the embedding cache {folder} cannot be made: {error.strerror}; choose another place by "
+            "cache_dir=<directory>, or by the variable UNEMBED_CACHE"
+        ) from error
 
 
-def remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files of killed processes: those that are an hour old and not locked.
-
-    Their age is measured by the clock of the file system, which may be another machine's.
-    """
-    found = [path for path in folder.glob(f"*{TEMPORARY_SUFFIX}") if path.is_file()]
-    if not found:
-        return
+def _intact(path: Path, read: Callable[[], Result]) -> Result | None:
+    """The result of ``read``; None if the file is gone, or damaged and now set aside."""
     try:
-        with tempfile.TemporaryFile(dir=folder) as made_now:
-            now = os.fstat(made_now.fileno()).st_mtime
-        for path in found:
-            with path.open("rb+") as file:
-                if now - os.fstat(file.fileno()).st_mtime > _ABANDONED_SECONDS and lock(file.fileno()):
-                    path.unlink()
-    except OSError:  # another process removed them, or this one has no write permission here
-        return
+        return read()
+    except FileNotFoundError:  # another process has set it aside
+        return None
+    except DamagedShardError as error:
+        with contextlib.suppress(FileNotFoundError):
+            path.replace(path.with_suffix(".damaged"))
+        log.warning(
+            "embedding cache: %s is damaged (%s) and renamed to *.damaged; its texts are embedded again", path, error
+        )
+        return None
 
 
-def set_aside(path: Path) -> None:
-    """Rename a damaged shard so that it is not opened again; another process may have done so already."""
-    with contextlib.suppress(FileNotFoundError):
-        path.replace(path.with_suffix(DAMAGED_SUFFIX))
+_new_digest = partial(hashlib.blake2b, digest_size=16)
 
 
 def _checksum(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=16).digest()
+    return _new_digest(content).digest()
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _header_checksum(header: bytes) -> bytes:
+    return _checksum(header[: _FIELDS.size])[: _HEADER_SIZE - _FIELDS.size]

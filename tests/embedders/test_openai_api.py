@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import inspect
@@ -17,8 +16,6 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -32,12 +29,9 @@ from support.processes import ROOT, Warm
 from unembed import launch
 from unembed.core import stopping
 from unembed.core.errors import InputError
-from unembed.embedders import embedding_server, openai_api
+from unembed.embedders import openai_api
 from unembed.embedders.base import Embedder, QueryLimitError, UnfinishedError
-from unembed.embedders.cache import sending
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.cache.claims import claiming
-from unembed.embedders.cache.shards import text_keys
 from unembed.embedders.openai_api import OpenAIEmbedder
 
 KEY = "sk-planted-1f2e3d4c5b6a7988"
@@ -290,50 +284,38 @@ def test_attempts_end(server: Server) -> None:
     assert len(server.requests) == 5
 
 
-@pytest.fixture
-def waits(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, float], list[float]]:
-    """Seconds before each further attempt of one request, which are noted instead of waited."""
-    noted: list[float] = []
+class Clock(threading.Event):
+    """Notes the seconds before each further attempt, in place of waiting."""
 
-    async def note(seconds: float, stop: object) -> bool:
-        noted.append(seconds)
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
         return False
 
-    def ask(retries: int, backoff: float) -> list[float]:
-        noted.clear()
-        embedder(server, retries=retries, backoff=backoff).embed(["a"])
-        return list(noted)
 
-    monkeypatch.setattr(embedding_server, "stopped_within", note)
-    return ask
+def waits(server: Server, script: list[Behaviour], backoff: float) -> list[float]:
+    """Seconds before each attempt after those that ``script`` answers."""
+    server.script, clock = script, Clock()
+    found = embedder(server, retries=len(script), backoff=backoff)
+    found._vectors(found._client(), ["a"], clock)
+    return clock.waits
 
 
-def test_waits_grow_and_differ_and_have_an_end(server: Server, waits: Callable[[int, float], list[float]]) -> None:
-    server.script = [refusal(500)] * 8
-    found = waits(8, 1.0)
+def test_waits_grow_and_differ_and_have_an_end(server: Server) -> None:
+    found = waits(server, [refusal(500)] * 8, 1.0)
     assert all(low / 2 <= wait <= low for wait, low in zip(found, [1, 2, 4, 8, 16, 32, 60, 60], strict=True))
-    server.script = [refusal(500)] * 8
-    assert found != waits(8, 1.0)
+    assert found != waits(server, [refusal(500)] * 8, 1.0)
 
 
-def test_retry_after_goes_before_the_back_off(server: Server, waits: Callable[[int, float], list[float]]) -> None:
-    server.script = [refusal(429, Retry_After="3"), refusal(503, Retry_After="0"), refusal(429, Retry_After="0.25")]
-    found = waits(3, 0.1)
-    assert all(asked <= wait <= asked + 0.1 for wait, asked in zip(found, [3, 0, 0.25], strict=True))
-
-
-def test_retry_after_may_be_a_date(server: Server, waits: Callable[[int, float], list[float]]) -> None:
-    until = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
-    server.script = [refusal(503, Retry_After=until), refusal(503, Retry_After="Wed, 21 Oct 2015 07:28:00 GMT")]
-    coming, past = waits(2, 0.1)
-    assert 60 < coming <= 100.1
-    assert past <= 0.1
-
-
-@pytest.mark.parametrize("value", ["soon", "nan", "-1", "99 Foo 2020"])
-def test_a_retry_after_without_sense_is_overlooked(server: Server, value: str) -> None:
-    server.script = [refusal(429, Retry_After=value)]
-    assert len(embedder(server).embed(["a"])) == 1
+def test_retry_after_goes_before_the_back_off(server: Server) -> None:
+    asked = ["3", "0", "0.25", "soon", "-1"]
+    found = waits(server, [refusal(429, Retry_After=value) for value in asked], 0.1)
+    assert all(low <= wait <= low + 0.1 for wait, low in zip(found[:3], [3, 0, 0.25], strict=True))
+    assert all(wait <= 1.6 for wait in found[3:])
 
 
 def test_a_server_that_asks_for_an_hour_ends_the_job(server: Server) -> None:
@@ -351,51 +333,34 @@ def packed(content: bytes) -> bytes:
     return packing.compress(content) + packing.flush()
 
 
-def all_rows(**fields: object) -> Behaviour:
-    return changed(lambda found: [row.update(fields) for row in found])
-
-
-CHARSETS = ("bz2", "hex", "undefined", "idna")
-PAGE = raw(b"<html>\x1b[31mHello</html>", Content_Type="text/html")
+PAGE = raw(b"<html>\x1b[31mHello</html>", Content_Type="text/html; charset=bz2")
+NO_LIST = "no list of vectors"
 WRONG: dict[str, tuple[Behaviour, str]] = {
     "count": (changed(list.pop), "gave 2 vectors for 3 texts"),
-    "index twice": (changed_row(1, index=0), r"index fields are not 0 to 2.*\[0, 0, 2\]"),
-    "index from one": (changed_row(0, index=3), r"index fields .*\[3, 1, 2\]"),
-    "no index": (changed(lambda found: found[0].pop("index")), r"index fields .*\[null, 1, 2\]"),
-    "index true": (changed_row(1, index=True), "index fields"),
+    "index twice": (changed_row(1, index=0), "index fields that are not 0 to 2"),
+    "index from one": (changed_row(0, index=3), "index fields that are not 0 to 2"),
+    "no index": (changed(lambda found: found[0].pop("index")), NO_LIST),
     "NaN": (changed_number(1, float("nan")), "NaN, null or infinity for text 1"),
     "null": (changed_number(2, None), "NaN, null or infinity for text 2"),
     "too large": (changed_number(0, 1e60), "infinity for text 0"),
-    "huge": (changed_number(0, 10**400), "no list of numbers"),
-    "a word": (changed_number(0, "x"), "no list of numbers"),
-    "nested": (changed_row(0, embedding=[[1.0]] * DIM), "no list of numbers"),
-    "base64": (changed_row(0, embedding="AAAA"), "no list of numbers"),
-    "ragged": (changed_row(0, embedding=[1.0]), "dimensions 1, 6"),
-    "empty": (changed(lambda found: [row["embedding"].clear() for row in found]), "of the dimensions 0 in"),
-    "no data": (raw(b'{"object": "list"}'), r'holds no list of vectors: {"object": "list"}'),
-    "a list": (raw(b"[1, 2]"), "holds no list of vectors"),
-    "a page": (PAGE, r"no JSON; check embedder\.base_url.*text/html, <html> \[31mHello"),
-    "nothing": (raw(b""), "no JSON"),
-    "not UTF-8": (raw(b'{"data": "\xff"}'), "no JSON"),
+    "a word": (changed_number(0, "0.5"), NO_LIST),
+    "true": (changed_number(0, True), NO_LIST),
+    "base64": (changed_row(0, embedding="AAAA"), NO_LIST),
+    "ragged": (changed_row(1, embedding=[1.0]), "gave a vector of dimension 1"),
+    "empty": (changed(lambda found: [row["embedding"].clear() for row in found]), "gave a vector of dimension 0"),
+    "no data": (raw(b'{"object": "list"}'), r'no list of vectors \(data: .*: {"object": "list"}'),
+    "a page": (PAGE, r"no list of vectors .*; check embedder\.base_url.*: <html>.\[31mHello"),
+    "not UTF-8": (raw(b'{"data": "\xff"}'), NO_LIST),
+    "deep": (raw(b"[" * 40_000), NO_LIST),
+    "not packed": (raw(b"{}", Content_Encoding="gzip"), "DecodingError"),
     "bad request": (refusal(400, "too long"), "HTTP 400: too long"),
     "unknown key": (refusal(401), r"refuses the key in OPENAI_API_KEY \(HTTP 401\)"),
-    "forbidden": (refusal(403, "not yours"), "HTTP 403: not yours"),
     "not found": (refusal(404, "no such model"), r"HTTP 404: no such model; check embedder\.base_url"),
-    "moved": (refusal(301, Location="http://elsewhere/"), "HTTP 301: out of order"),
+    "moved": (refusal(301, Location="http://elsewhere/"), r"HTTP 301: .*\(http://elsewhere/\)"),
     "empty account": (empty_account, "HTTP 429: no money"),
-    "deep": (raw(b"[" * 40_000), r"no JSON; check .* \[\[\["),
-    "many digits": (raw(b"1" * 10_000), "no JSON"),
-    "deep index": (changed_row(1, index=[[[0]]]), r'index fields .*\[0, "\.\.\.", 2\]'),
-    "texts": (all_rows(embedding=["0.5"] * DIM), "no list of numbers"),
-    "true": (all_rows(embedding=[True] * DIM), "no list of numbers"),
-    "an object": (all_rows(embedding={"0": 1.0}), "no list of numbers"),
     "zero": (changed_row(1, embedding=[0.0] * DIM), "gave a vector of zeros for text 1"),
     "3e38": (changed_row(2, embedding=[3e38] * DIM), r"largest number is 3\.0e\+38 .* for text 2"),
     "1e-30": (changed_row(0, embedding=[1e-30] * DIM), r"largest number is 1\.0e-30 .* for text 0"),
-    "not packed": (raw(b"{}", Content_Encoding="gzip"), "DecodingError"),
-    "a large refusal": (lambda handler, body: handler.answer(b"no " * 3_000_000, 400), "HTTP 400: no no"),
-    **{f"a page in {c}": (raw(b"<p>\xff", Content_Type=f"text/html; charset={c}"), "no JSON.*<p>") for c in CHARSETS},
-    **{f"a refusal in {c}": (refusal(400, "no", Content_Type=f"a/b; charset={c}"), "HTTP 400: no") for c in CHARSETS},
 }
 
 
@@ -470,7 +435,7 @@ def test_after_ctrl_c_what_is_under_way_is_awaited_and_kept(
     cached = CachedEmbedder(embedder(server, dimensions=DIM, batch_size=2, concurrency=3), tmp_path, batch_size=9)
     with pytest.raises(KeyboardInterrupt):
         cached.fill(texts, "training")
-    assert "waiting for the requests under way" in caplog.text
+    assert "waiting for pending requests" in caplog.text
     assert server.sizes == [2, 2, 2]  # those that were not under way are not sent any more
     server.otherwise = good
     CachedEmbedder(embedder(server, dimensions=DIM), tmp_path).fill(texts, "training")
@@ -551,55 +516,28 @@ def test_a_cache_that_has_all_texts_needs_no_server(
     assert len(server.requests) == 2
 
 
-def test_of_two_that_fill_one_cache_at_a_time_one_pays_for_a_text(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_that_fill_one_cache_at_a_time_one_pays_for_a_text(server: Server, tmp_path: Path) -> None:
     texts = [f"text {i:02d}" for i in range(30)]
-    begun, waiting = threading.Event(), threading.Event()
 
     def behaviour(handler: Handler, body: dict[str, Any]) -> None:
-        begun.set()
-        if body["input"][0] < "text 20":
-            assert waiting.wait(4)  # until the other has sent what is its own, and waits for the rest
+        time.sleep(0.02)
         good(handler, body)
 
     server.otherwise = behaviour
-    monkeypatch.setattr(sending.time, "sleep", lambda seconds: waiting.wait(0.01) if seconds < 1 else waiting.set())
-    one, other = (CachedEmbedder(embedder(server, dimensions=DIM, batch_size=4), tmp_path) for _ in range(2))
+    one, other = (
+        CachedEmbedder(embedder(server, dimensions=DIM, batch_size=2), tmp_path, batch_size=4, shard_size=8)
+        for _ in range(2)
+    )
     first = threading.Thread(target=one.fill, args=(texts[:20], "training"))
     first.start()
-    assert begun.wait(30)
     other.fill(texts[10:], "training")
     first.join()
     assert Counter(server.texts) == Counter(texts)
     assert torch.equal(other.view(texts[10:])[:], vectors_of(texts[10:]))
-    assert other.queries.sent["training"] == 10
-    assert list(tmp_path.rglob("*.claim")) == []
+    assert one.queries.sent["training"] + other.queries.sent["training"] == 30
 
 
-def test_what_another_process_claimed_and_left_is_sent(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = functools.partial(embedder, server, dimensions=DIM)
-    CachedEmbedder(made(), tmp_path).fill(["a"], "training")
-    (folder,) = tmp_path.iterdir()
-    (folder / "1-dead.claim").write_bytes(text_keys(["b"])[:, 0].tobytes())  # nobody locks it any more
-    CachedEmbedder(made(), tmp_path).fill(["b"], "training")
-    assert server.texts == ["a", "b"]
-    assert list(folder.glob("*.claim")) == []
-
-    silent = contextlib.ExitStack()
-    silent.enter_context(claiming(folder, text_keys(["c", "d"])))
-    monkeypatch.setattr(sending, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(sending, "_CLAIM_SECONDS", 0.05)
-    CachedEmbedder(made(), tmp_path).fill(["c"], "training")  # a process that hangs is not waited for
-    monkeypatch.setattr(sending, "_CLAIM_SECONDS", 900.0)
-    threading.Timer(0.1, silent.close).start()
-    CachedEmbedder(made(), tmp_path).fill(["d"], "training")
-    assert server.texts == ["a", "b", "c", "d"]
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"[" * 50_000, b'{"dimension": "6"}', b'{"dimension": 0}', b"\xff"])
+@pytest.mark.parametrize("content", [b"", b'{"dimension": "6"}'])
 def test_a_damaged_description_of_the_cache_costs_one_query(server: Server, tmp_path: Path, content: bytes) -> None:
     CachedEmbedder(embedder(server), tmp_path).fill(["a"], "training")
     (path,) = tmp_path.glob("*/embedder.json")
@@ -640,7 +578,7 @@ def test_the_key_goes_nowhere_else(server: Server, monkeypatch: pytest.MonkeyPat
 
 def test_a_proxy_that_is_none_is_named_without_its_password(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "nonsense://me:secret@proxy:1")
-    with pytest.raises(InputError, match="check the environment variables HTTP_PROXY") as raised:
+    with pytest.raises(InputError, match="check the environment's HTTP_PROXY") as raised:
         embedder(server).embed(["a"])
     assert "secret" not in str(raised.value)
 
@@ -649,10 +587,10 @@ def test_another_dimension_than_asked_for_or_than_before_is_an_error(server: Ser
     server.script = [good, changed(lambda found: found[0]["embedding"].append(0.0))]
     first = embedder(server)
     first.embed(["a"])
-    with pytest.raises(InputError, match="gave vectors of dimension 7, the first answer had 6"):
+    with pytest.raises(InputError, match="gave a vector of dimension 7, the first one had 6"):
         first.embed(["b"])
     server.otherwise = lambda handler, body: good(handler, {"input": body["input"]})
-    with pytest.raises(InputError, match=r"gave vectors of dimension 6, embedder\.dimensions asks for 3"):
+    with pytest.raises(InputError, match=r"gave a vector of dimension 6, embedder\.dimensions asks for 3"):
         embedder(server, dimensions=3).embed(["a"])
 
 
@@ -711,7 +649,7 @@ def test_a_server_that_repeats_the_key_does_not_spread_it(
 def test_the_object_does_not_show_the_key(server: Server) -> None:
     found = embedder(server)
     found.embed(["a"])
-    assert KEY not in repr(found) + str(vars(found)) + str(vars(found._server)) + found.fingerprint
+    assert KEY not in repr(found) + str(vars(found)) + found.fingerprint
 
 
 def test_the_fingerprint_covers_what_changes_a_vector_and_nothing_else(server: Server) -> None:
@@ -765,7 +703,7 @@ def test_an_attempt_that_may_be_billed_counts_and_a_refused_one_does_not(server:
     with pytest.raises(QueryLimitError):
         found.embed(["c"])
     server.script = [reset]
-    with pytest.raises(InputError, match=r"connection broke.*max_queries allows no further attempt"):
+    with pytest.raises(InputError, match=r"no answer: .*max_queries allows no further attempt"):
         embedder(server, dimensions=DIM, max_queries=1).embed(["d"])
 
 
@@ -827,7 +765,7 @@ def test_a_large_job_is_announced_with_its_cost(
     caplog.clear()
     CachedEmbedder(embedder(server, dimensions=DIM), tmp_path).fill(texts, "training")  # 200 are left
     assert caplog.messages == []
-    embedder(server).announce("grün" for _ in range(2000))  # 5 bytes: 2 tokens
+    embedder(server).log_cost("grün" for _ in range(2000))  # 5 bytes: 2 tokens
     assert "2,000 texts to embed, about 4,000 tokens; embedder.price_per_million_tokens would" in caplog.text
 
 

@@ -20,8 +20,7 @@ from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.lexicon.language import Language
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.transformer import TransformerEmbedder
-from unembed.embedders.white_box import RelaxedEncoder
+from unembed.embedders.transformer import RelaxedEncoder, TransformerEmbedder
 
 TRAINING = ["Ada has a dog .", "ada has dogs .", "we feed a cat .", "Zorbal has a cat .", "a dog bites !"]
 

@@ -16,7 +16,7 @@ from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.minilm import MiniLM
 from unembed.embedders.observation import Observation
-from unembed.embedders.white_box import RelaxedEncoder
+from unembed.embedders.transformer import RelaxedEncoder
 
 TEXTS = ["dogs bark", "i live in paris now"]
 

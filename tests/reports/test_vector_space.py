@@ -15,8 +15,7 @@ from unembed.attacks.parts.predictions import Prediction
 from unembed.core.errors import InputError
 from unembed.datamodules.vector_stores.vector_files import read_vectors
 from unembed.embedders.minilm import MiniLM
-from unembed.embedders.transformer import TransformerEmbedder
-from unembed.embedders.variants import variants
+from unembed.embedders.transformer import TransformerEmbedder, variants
 from unembed.metrics.spaces import Space
 from unembed.reports.vector_faults import of_directions
 from unembed.reports.vector_space import check_reading, check_space, dimension_explained

@@ -15,8 +15,7 @@ import torch
 
 from unembed.core.atomic_files import remove_temporary, replacing, write_file, write_json, write_json_lines
 from unembed.core.errors import InputError
-from unembed.embedders.cache.shards import text_keys
-from unembed.embedders.cache.store import ShardStore
+from unembed.embedders.cache.shards import ShardStore, text_keys
 from unembed.launch.console import ending
 from unembed.reports.results import read_results
 from unembed.runs import layout

@@ -17,8 +17,7 @@ from support.files import metrics_of
 from support.processes import ROOT
 from unembed import evaluate, launch, train
 from unembed.core.atomic_files import read_json
-from unembed.embedders.cache.shards import text_keys
-from unembed.embedders.cache.store import ShardStore
+from unembed.embedders.cache.shards import ShardStore, text_keys
 from unembed.runs import layout
 from unembed.runs.checkpoints import load_checkpoint
 

@@ -22,7 +22,7 @@ from unembed.datamodules.truncation import Truncation
 from unembed.datamodules.vector_stores.sampling import Sample, VectorStore
 from unembed.datamodules.vector_stores.stored_texts import stored_texts
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.variants import variants
+from unembed.embedders.transformer import variants
 from unembed.metrics.vectors import cosine_rows
 from unembed.reports.vector_space import TRIED, TRUST
 

@@ -4,7 +4,7 @@
     with replacing(artifacts / "decoder") as folder:      # renamed to artifacts/decoder when the block ends
         tokenizer.save_pretrained(folder)
 
-Everything is written under a temporary name in the same directory, ``.<name>.<process>.part``, and renamed.
+Everything is written under a temporary name in the same directory, ``.<name>.<process>-<random>.part``, and renamed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,12 +24,12 @@ from unembed.core import limits
 from unembed.core.errors import InputError
 
 
-def write_file(path: Path, content: str | Callable[[BinaryIO], object], previous: Path | None = None) -> None:
+def write_file(path: Path, content: str | bytes | Callable[[BinaryIO], object], previous: Path | None = None) -> None:
     """Write a file atomically, creating its directory if needed.
 
     Args:
         path: Final name.
-        content: Text, or a function that writes to the open binary file.
+        content: Text, bytes, or a function that writes to the open binary file.
         previous: Where to keep the old content of ``path``, in the same directory. If the process is killed in between,
             this file may exist and ``path`` may not.
 
@@ -38,10 +40,10 @@ def write_file(path: Path, content: str | Callable[[BinaryIO], object], previous
     temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
-            if isinstance(content, str):
-                file.write(content.encode())
-            else:
+            if callable(content):
                 content(file)
+            else:
+                file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         if previous is not None and path.exists():
@@ -96,17 +98,26 @@ def replacing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def remove_temporary(directory: Path) -> None:
-    """Remove the temporary files and folders left by killed processes in ``directory`` and below."""
+def remove_temporary(directory: Path, older_than: float = 0.0) -> None:
+    """Remove the temporary files and folders left by killed processes in ``directory`` and below.
+
+    Args:
+        directory: The directory.
+        older_than: Age in seconds; where other processes may be writing, longer than a write takes.
+    """
     for path in list(directory.rglob(".*.part")):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # its writer has renamed it by now
+            if older_than and time.time() - path.lstat().st_mtime < older_than:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
+    # Random, since processes of two machines or containers may have the same number.
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
 
 
 def _finite(written: str) -> float:

@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unembed.core.atomic_files import write_file
 from unembed.core.errors import InputError
 from unembed.datamodules.vector_stores.vector_files import DimensionError
 from unembed.embedders.base import Embedder, QueryLimitError
-from unembed.embedders.cache.shards import write_privately
 from unembed.embedders.language_model import LanguageModelEmbedder
-from unembed.embedders.variants import variants
+from unembed.embedders.transformer import variants
 from unembed.metrics import spaces
 from unembed.metrics.spaces import Space
 from unembed.reports import vector_faults
@@ -85,7 +85,7 @@ def keep_space(run: Path, session: Session, vectors: Tensor | None) -> None:
     tensors = {name: tensor.contiguous() for name, tensor in Space.of(vectors).tensors().items()}
     folder = run / ARTIFACTS
     folder.mkdir(parents=True, exist_ok=True)
-    write_privately(folder / FILE, save(tensors, _about(session)))
+    write_file(folder / FILE, save(tensors, _about(session)))
 
 
 def read_space(run: Path, session: Session) -> Space | None:

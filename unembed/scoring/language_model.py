@@ -22,8 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from unembed.core.errors import InputError
-from unembed.embedders.base import resolve_device
-from unembed.embedders.loading import batches_of, loading
+from unembed.embedders.base import batches_of, loading, resolve_device
 from unembed.metrics.scored import Likelihood
 
 WINDOW = 1024  # tokens, if the model's context is longer

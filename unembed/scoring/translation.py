@@ -19,8 +19,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import Field, PositiveInt
 
 from unembed.core.errors import did_you_mean
-from unembed.embedders.base import resolve_device
-from unembed.embedders.loading import loading
+from unembed.embedders.base import loading, resolve_device
 
 LANGUAGE, WRITTEN = "{language}", "{written}"  # placeholders in one name for all languages
 # Tokens in one batch, padding included; times the number of beams.

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from unembed.core.errors import InputError
 from unembed.embedders.base import QueryLimitError
-from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.cache.queries import Purpose
+from unembed.embedders.cache.cached import CachedEmbedder, Purpose
 
 AT_ONCE = 4096  # texts of a block
 

@@ -125,4 +125,4 @@ class Lexicon:
                 f"{_KEY}: the lexicon has {len(words):,} entries, {len(needed):,} of them not yet embedded, and "
                 f"embedder.max_queries leaves {limit:,}; raise it, or take fewer: vocabulary=false, common=0, numbers=0"
             )
-        embedder.announce(needed)
+        embedder.log_cost(needed)

@@ -24,8 +24,7 @@ from unembed.attacks.refine.lexicon.embedding import unit_vectors
 from unembed.attacks.refine.lexicon.units import Units
 from unembed.core.atomic_files import write_file
 from unembed.core.errors import InputError
-from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.cache.queries import Purpose
+from unembed.embedders.cache.cached import CachedEmbedder, Purpose
 from unembed.runs.checkpoints import load_tensors
 
 Words = Sequence[str]

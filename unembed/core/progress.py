@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import Self
 
 _SILENT_SECONDS = 3.0  # shorter jobs print nothing
@@ -18,44 +17,30 @@ class Progress:
     """
 
     def __init__(self, total: int, what: str = "embedding", shown: bool = True) -> None:
-        self._total = total
-        self._what = what
-        self._shown = shown
-        self._done = 0
-        self._started = self._last_line = time.monotonic()
-        self._bar = None
-        if shown and sys.stderr.isatty():
-            from tqdm import tqdm  # type: ignore[import-untyped]
+        from tqdm import tqdm  # type: ignore[import-untyped]
 
-            self._bar = tqdm(
-                total=total, desc=what, unit=" texts", delay=_SILENT_SECONDS, file=sys.stderr, smoothing=0.05
-            )
+        self._total, self._what, self._done = total, what, 0
+        self._lines = shown and not sys.stderr.isatty()
+        self._started, self._next_line = time.monotonic(), _SILENT_SECONDS
+        bar = shown and not self._lines
+        self._bar = tqdm(total=total, desc=what, unit=" texts", delay=_SILENT_SECONDS, smoothing=0.05, disable=not bar)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.close()
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
 
     def advance(self, texts: int) -> None:
         """Count ``texts`` more as done."""
         self._done += texts
-        if self._bar is not None:
-            self._bar.update(texts)
-        elif self._shown:
-            self._print_line(time.monotonic())
-
-    def _print_line(self, now: float) -> None:
-        elapsed = now - self._started
+        self._bar.update(texts)
+        elapsed = time.monotonic() - self._started
         left = elapsed / self._done * (self._total - self._done) if self._done else 0.0
-        first = self._last_line == self._started
-        due = elapsed > _SILENT_SECONDS and left > _SILENT_SECONDS if first else now - self._last_line > _LINE_SECONDS
-        if not due:
+        first = self._next_line == _SILENT_SECONDS
+        if not self._lines or elapsed <= self._next_line or (first and left <= _SILENT_SECONDS):
             return
-        self._last_line = now
+        self._next_line = elapsed + _LINE_SECONDS
         print(
             f"{self._what}: {self._done:,} of {self._total:,} texts ({self._done / self._total:.0%}), "
             f"{self._done / elapsed:,.0f} a second, about {duration(left)} left",
