@@ -282,7 +282,7 @@ def outcome_of(work: Work, folder: Path) -> Outcome:
     for described in (folder / "cache").glob("*/embedder.json"):
         store = ShardStore(described.parent, json.loads(described.read_bytes())["dimension"])
         rows += len(store)
-        distinct += len(np.unique(np.concatenate([run.high for run in store._index._runs])))
+        distinct += len(np.unique(np.concatenate([keys for keys, _ in store._index._runs])))
     predictions = [json.loads(line) for line in (run / layout.PREDICTIONS).read_text().split("\n")[:-1]]
     return Outcome(predictions, metrics, weights, (rows, distinct))
 

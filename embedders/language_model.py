@@ -40,25 +40,13 @@ class LanguageModelEmbedder:
         device: str = "auto",
         trust_remote_code: bool = False,
     ) -> None:
-        """The model is loaded on first use.
-
-        Args:
-            model: Path of a folder, or name on the Hugging Face hub.
-            output_tokens: Number of generated tokens, m.
-            top_k: Observed logits per generated token; null: all, 0: none, only the text.
-            max_tokens: Inputs are truncated to this many tokens; null: as many as the model has positions for.
-            revision, device, trust_remote_code: See ``TransformerEmbedder``.
-        """
+        """The arguments are those of configs/embedder/language_model.yaml; the model is loaded on first use."""
         self.name, self._revision, self._device, self._trust_remote_code = model, revision, device, trust_remote_code
         self._output_tokens, self._top_k, self._max_tokens = output_tokens, top_k, max_tokens
 
     @cached_property
     def observation(self) -> Observation:
-        """The layout of a row.
-
-        Raises:
-            InputError: ``top_k`` exceeds the vocabulary.
-        """
+        """The layout of a row."""
         vocabulary = self._files.read_json("config.json").get("vocab_size")
         if not isinstance(vocabulary, int):
             raise InputError(f"embedder.model={self.name}: its config.json names no vocab_size: no language model?")
@@ -74,11 +62,7 @@ class LanguageModelEmbedder:
 
     @cached_property
     def max_tokens(self) -> int:
-        """Tokens of the longest input; the output takes positions too.
-
-        Raises:
-            InputError: The output leaves no position for the input.
-        """
+        """Tokens of the longest input; the output takes positions too."""
         config = self._files.read_json("config.json")
         positions = next(
             (int(config[name]) for name in ("max_position_embeddings", "n_positions") if name in config), 0
@@ -122,9 +106,6 @@ class LanguageModelEmbedder:
         """The token ids of a text, truncated to ``max_tokens``, or the ids given by ``written_ids``.
 
         An empty text becomes the start token, or the end token.
-
-        Raises:
-            InputError: Written ids are unknown to the model, or exceed ``max_tokens``.
         """
         written = read_ids(text)
         if written is None:
@@ -150,11 +131,7 @@ class LanguageModelEmbedder:
         return decoded
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """Observations of ``texts``, (n, d) float32 on the CPU; inputs of equal length are batched.
-
-        Raises:
-            InputError: The model cannot be found or loaded; see ``ids``.
-        """
+        """Observations of ``texts``, (n, d) float32 on the CPU; inputs of equal length are batched."""
         rows = torch.empty(len(texts), self.dimension)
         _ = self._loaded  # report a tokenizer that does not fit the model before wrong ids
         by_length: dict[int, list[int]] = {}
@@ -186,15 +163,12 @@ class LanguageModelEmbedder:
         return self._forward(self._model.get_input_embeddings()(whole), continuation.shape[1] + 1)
 
     def relaxed(self, vectors: Tensor, continuation: Tensor, keep: int) -> Tensor:
-        """Logits of the last ``keep`` positions for relaxed inputs; differentiable with respect to ``vectors``.
+        """Logits (B, keep, V) of the last ``keep`` positions; differentiable with respect to ``vectors``.
 
         Args:
             vectors: (B, n, hidden): ``P @ input_vectors`` for distributions P (B, n, inputs) over tokens.
             continuation: (B, m - 1) output ids that follow the inputs.
             keep: Positions, at most n + m - 1; the last m predict the output.
-
-        Returns:
-            (B, keep, V).
         """
         if continuation.shape[1]:
             following = self._model.get_input_embeddings()(continuation)

@@ -42,11 +42,7 @@ class ModelFiles:
         return f"{self.name}@{self.commit}" if self.commit else folder_hash(self.folder)
 
     def with_weights(self) -> Path:
-        """The folder, with the weights in it.
-
-        Raises:
-            InputError: The weights are missing and cannot be downloaded.
-        """
+        """The folder, with the weights in it; they are downloaded if they are missing."""
         if _has_weights(self.folder):
             return self.folder
         if self.commit is None:
@@ -54,11 +50,7 @@ class ModelFiles:
         return _download(self.name, self.commit, weights=True)
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """A JSON object from the model's files, empty if there is no such file.
-
-        Raises:
-            InputError: The file is not JSON.
-        """
+        """A JSON object from the model's files, empty if there is no such file."""
         return dict(read_json(self.folder / name) or {})
 
     def token_limit(self, subfolder: str = "") -> int:
@@ -77,11 +69,7 @@ class ModelFiles:
 
 
 def locate(model: str, revision: str | None = None) -> ModelFiles:
-    """Find a model by the path of its folder or by its name on the hub; its weights may still have to be downloaded.
-
-    Raises:
-        InputError: The model is not on this machine, and the hub cannot be reached or does not have it.
-    """
+    """Find a model by the path of its folder or by its name on the hub; its weights may still have to be downloaded."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         return ModelFiles(folder, None, model)
@@ -95,11 +83,7 @@ def locate(model: str, revision: str | None = None) -> ModelFiles:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file, None if the file does not exist.
-
-    Raises:
-        InputError: The file is not JSON.
-    """
+    """The content of a JSON file, None if the file does not exist."""
     if not path.is_file():
         return None
     try:
@@ -109,11 +93,7 @@ def read_json(path: Path) -> Any:
 
 
 def parts_of(index: Path) -> list[str]:
-    """The weight files that ``index`` lists, in its folder; empty if there is no index.
-
-    Raises:
-        InputError: The file is not an index of weights, or names a file outside the folder.
-    """
+    """The weight files that ``index`` lists, in its folder; empty if there is no index."""
     content = read_json(index)
     if content is None:
         return []
@@ -159,18 +139,14 @@ def _in_hub_cache(model: str, revision: str | None) -> Path | None:
 
 def _has_weights(folder: Path) -> bool:
     indexes = [*folder.glob("*.safetensors.index.json"), *folder.glob("*.bin.index.json")]
-    for index in indexes:
-        parts = parts_of(index)
-        if all((folder / part).is_file() for part in parts):
-            return True
     if indexes:
-        return False
+        return any(all((folder / part).is_file() for part in parts_of(index)) for index in indexes)
     return any(path.is_file() for pattern in _WEIGHTS for path in folder.rglob(pattern))
 
 
 def _commit_on_hub(model: str, revision: str | None) -> str:
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import HTTPError, RepositoryNotFoundError, RevisionNotFoundError  # type: ignore[attr-defined]
 
     looked_for = f"{model} (revision {revision or 'main'})"
     if constants.HF_HUB_OFFLINE:
@@ -186,7 +162,7 @@ def _commit_on_hub(model: str, revision: str | None) -> str:
         raise InputError(
             f"embedder.revision={revision}: the model {model} has no such branch, tag or commit"
         ) from error
-    except _network_errors() as error:
+    except (HTTPError, OSError) as error:
         raise _unreachable(looked_for, str(error) or type(error).__name__) from error
     if commit is None:
         raise _unreachable(looked_for, "the hub names no commit")
@@ -195,6 +171,7 @@ def _commit_on_hub(model: str, revision: str | None) -> str:
 
 def _download(model: str, commit: str, weights: bool) -> Path:
     from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     patterns = list(_DESCRIBING)
     try:
@@ -212,15 +189,8 @@ def _download(model: str, commit: str, weights: bool) -> Path:
                 etag_timeout=_TIMEOUT_SECONDS,
             )
         )
-    except _network_errors() as error:
+    except (HTTPError, OSError) as error:
         raise _unreachable(f"{model} (commit {commit})", str(error) or type(error).__name__) from error
-
-
-def _network_errors() -> tuple[type[Exception], ...]:
-    """The errors that the hub library raises when the network fails; its HTTP client differs between versions."""
-    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
-
-    return (HTTPError, OSError)
 
 
 def _unreachable(looked_for: str, reason: str) -> InputError:

@@ -106,11 +106,7 @@ class Observation:
     def agrees(self, seen: Seen, logits: Tensor, atol: float = ATOL, rtol: float = RTOL) -> Tensor:
         """Whether each candidate reproduces everything observed of its target; (B,) bool.
 
-        Args:
-            seen: The targets.
-            logits: (B, m, V) of the candidates, each followed by its target's ``continuation``.
-            atol: Absolute tolerance of a logit.
-            rtol: Relative tolerance, of the target's logit.
+        ``logits`` (B, m, V) are those of the candidates, each followed by its target's ``continuation``.
         """
         if seen.logits is None:
             return (logits.argmax(dim=-1) == seen.ids).all(dim=1)

@@ -202,11 +202,10 @@ class OpenAIEmbedder:
                 failures.append(error)
                 stop.set()
 
-        requests = -(-len(texts) // self._batch_size)
-        threads = [threading.Thread(target=work, daemon=True) for _ in range(min(self._concurrency, requests))]
-        for thread in threads:
-            thread.start()
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(self._concurrency)]
         try:
+            for thread in threads:
+                thread.start()
             for thread in threads:
                 thread.join()
         except BaseException as error:
@@ -216,7 +215,7 @@ class OpenAIEmbedder:
                 log.warning("%s: waiting for pending requests, which are paid for; Ctrl-C again drops them", self._name)
                 end = threading.TIMEOUT_MAX
             with contextlib.suppress(KeyboardInterrupt):
-                for thread in threads:
+                for thread in filter(threading.Thread.is_alive, threads):
                     thread.join(max(0.0, min(end - time.monotonic(), threading.TIMEOUT_MAX)))
             raise
         client.close()

@@ -37,12 +37,7 @@ class SentenceTransformerEmbedder:
         device: str = "auto",
         trust_remote_code: bool = False,
     ) -> None:
-        """The model is loaded on first use. For the other arguments see ``TransformerEmbedder``.
-
-        Args:
-            normalize: Whether to divide vectors by their L2 norm; None follows the pipeline.
-            max_tokens: None uses the pipeline's limit.
-        """
+        """The arguments are those of configs/embedder/sentence_transformer.yaml; the model is loaded on first use."""
         self._model, self._revision, self._prefix, self._normalize = model, revision, prefix, normalize
         self._dtype, self._max_tokens, self._device = dtype, max_tokens, device
         self._trust_remote_code = trust_remote_code
@@ -75,11 +70,7 @@ class SentenceTransformerEmbedder:
         )
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """Vectors of ``texts``, (n, d) float32 on the CPU.
-
-        Raises:
-            InputError: The model cannot be found or loaded.
-        """
+        """See ``Embedder``."""
         if not len(texts):
             return torch.empty(0, self.dimension)
         vectors: Tensor = self._loaded.encode(
@@ -126,13 +117,10 @@ class SentenceTransformerEmbedder:
 
 
 def _check_arguments(folder: Path) -> None:
-    """Check that the pipeline's files set only loader arguments that cannot run code.
+    """Check that the pipeline's files set only loader arguments that cannot run code; else an InputError.
 
     sentence-transformers passes all arguments in these files except ``trust_remote_code`` to transformers, including
     unsafe ones such as ``weights_only=false`` and ``allow_all_kernels=true``.
-
-    Raises:
-        InputError: A file sets another argument.
     """
     for file in sorted(folder.rglob("sentence_*_config.json")):
         described = read_json(file)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pydantic import PositiveInt
@@ -31,11 +31,6 @@ PREFIXES = ("query: ", "passage: ", "search_query: ", "search_document: ")  # of
 _TOKENS_AT_ONCE = 32768  # per batch on a GPU
 
 
-class _Loaded(NamedTuple):
-    tokenizer: Any
-    model: Any
-
-
 class TransformerEmbedder:
     """Pooled hidden states of texts; always in eval mode and without gradients."""
 
@@ -51,20 +46,7 @@ class TransformerEmbedder:
         device: str = "auto",
         trust_remote_code: bool = False,
     ) -> None:
-        """The model is loaded on first use.
-
-        Args:
-            model: Path of a folder, or name on the Hugging Face hub.
-            pooling: ``mean`` of the tokens that are not padding; ``cls``, the first token; ``pooler``, the model's own
-                layer over the first token; ``last``, the last token that is not padding.
-            normalize: Whether vectors are divided by their L2 norm.
-            revision: Branch, tag or commit on the hub.
-            prefix: Prepended to each text, such as "query: ".
-            dtype: Data type of weights and computation; vectors are always float32.
-            max_tokens: Texts are truncated to this many tokens, special tokens included; None uses the model's limit.
-            device: "auto" is a GPU if there is one.
-            trust_remote_code: Whether the model may run code from its repository.
-        """
+        """The arguments are those of configs/embedder/transformer.yaml; the model is loaded on first use."""
         self.name, self.prefix = model, prefix
         self._revision, self.pooling, self._normalize = revision, pooling, normalize
         self._dtype, self._max_tokens, self._device = dtype, max_tokens, device
@@ -93,16 +75,11 @@ class TransformerEmbedder:
         )
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """Vectors of ``texts``, (n, d) float32 on the CPU.
-
-        Raises:
-            InputError: The model cannot be found or loaded, or has no pooler layer.
-        """
+        """See ``Embedder``."""
         vectors = torch.empty(len(texts), self.dimension)
         if not len(texts):
             return vectors
-        loaded = self._loaded
-        encoded = loaded.tokenizer(
+        encoded = self.tokenizer(
             [self.prefix + text for text in texts],
             truncation=True,
             max_length=self.max_tokens,
@@ -111,26 +88,25 @@ class TransformerEmbedder:
         lengths = [len(ids) for ids in encoded["input_ids"]]
         if not all(lengths):
             raise InputError(f"text {lengths.index(0)} of the batch has no token, so {self.name} cannot embed it")
-        for chosen in batches_of(lengths, loaded.model.device, _TOKENS_AT_ONCE):
-            batch = {name: [values[position] for position in chosen] for name, values in encoded.items()}
-            vectors[chosen] = self._forward(loaded, batch)
+        for chosen in batches_of(lengths, self.device, _TOKENS_AT_ONCE):
+            vectors[chosen] = self._forward({name: [values[i] for i in chosen] for name, values in encoded.items()})
         return vectors
 
-    @cached_property
+    @property
     def tokenizer(self) -> Any:
         """The model's tokenizer."""
-        return self._loaded.tokenizer
+        return self._loaded[0]
 
     @property
     def device(self) -> torch.device:
         """The model's device."""
-        device: torch.device = self._loaded.model.device
+        device: torch.device = self._model.device
         return device
 
     @property
     def input_vectors(self) -> Tensor:
         """The input embedding of each token id, (V, hidden)."""
-        weight: Tensor = self._loaded.model.get_input_embeddings().weight
+        weight: Tensor = self._model.get_input_embeddings().weight
         return weight.detach()[: len(self.tokenizer)]
 
     def relaxed(self, vectors: Tensor) -> Tensor:
@@ -139,17 +115,18 @@ class TransformerEmbedder:
         Differentiable with respect to the input embeddings.
         """
         mask = torch.ones(vectors.shape[:2], dtype=torch.long, device=vectors.device)
-        pooled = self._pool(self._loaded.model(inputs_embeds=vectors, attention_mask=mask), mask).float()
+        pooled = self._pool(self._model(inputs_embeds=vectors, attention_mask=mask), mask).float()
         return torch.nn.functional.normalize(pooled, dim=-1) if self._normalize else pooled
 
+    @property
+    def _model(self) -> Any:
+        return self._loaded[1]
+
     @torch.inference_mode()
-    def _forward(self, loaded: _Loaded, batch: dict[str, list[list[int]]]) -> Tensor:
-        padded = loaded.tokenizer.pad(batch, padding_side="right", return_tensors="pt").to(loaded.model.device)
-        output = loaded.model(**padded)
-        vectors = self._pool(output, padded["attention_mask"]).float()
-        if self._normalize:
-            vectors = torch.nn.functional.normalize(vectors, dim=-1)
-        return vectors.cpu()
+    def _forward(self, batch: dict[str, list[list[int]]]) -> Tensor:
+        padded = self.tokenizer.pad(batch, padding_side="right", return_tensors="pt").to(self.device)
+        vectors = self._pool(self._model(**padded), padded["attention_mask"]).float()
+        return (torch.nn.functional.normalize(vectors, dim=-1) if self._normalize else vectors).cpu()
 
     def _pool(self, output: Any, mask: Tensor) -> Tensor:
         hidden: Tensor = output.last_hidden_state  # (n, tokens, d)
@@ -177,23 +154,20 @@ class TransformerEmbedder:
             return AutoConfig.from_pretrained(self._files.folder, trust_remote_code=self._trust_remote_code)
 
     @cached_property
-    def _loaded(self) -> _Loaded:
-        # Attacks may backpropagate through the model, so it must not consist of inference tensors.
-        with torch.inference_mode(False):
-            return self._load()
-
-    def _load(self) -> _Loaded:
+    def _loaded(self) -> tuple[Any, Any]:
         from transformers import AutoModel, AutoModelForTextEncoding, AutoTokenizer
 
         folder = self._checked(self._files.with_weights())
         kind = AutoModelForTextEncoding if self._config.is_encoder_decoder else AutoModel
         trust = self._trust_remote_code
-        with loading(f"embedder.model={self.name} cannot be loaded from {folder}"):
+        # Attacks may backpropagate through the model, so it must not consist of inference tensors.
+        with torch.inference_mode(False), loading(f"embedder.model={self.name} cannot be loaded from {folder}"):
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
             model = kind.from_pretrained(folder, dtype=getattr(torch, self._dtype), trust_remote_code=trust)
+            model = model.eval().requires_grad_(False).to(resolve_device(self._device))
         if tokenizer.pad_token is None:  # padding is masked, so any token will do
             tokenizer.pad_token = tokenizer.eos_token
-        return _Loaded(tokenizer, model.eval().requires_grad_(False).to(resolve_device(self._device)))
+        return tokenizer, model
 
     def _checked(self, folder: Path) -> Path:
         """Hook for subclasses to check the files before they are loaded."""
@@ -201,11 +175,7 @@ class TransformerEmbedder:
 
 
 class RelaxedEncoder:
-    """A transformer encoder as a white box; inputs are token ids without special tokens.
-
-    Args:
-        embedder: The encoder; its prefix and special tokens are added to each input.
-    """
+    """A transformer encoder as a white box; its prefix and special tokens are added to each input."""
 
     def __init__(self, embedder: TransformerEmbedder) -> None:
         self.embedder = embedder
@@ -271,7 +241,7 @@ class RelaxedEncoder:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A changed embedder: its pooling or prefix has another value."""
+    """An embedder whose pooling or prefix has another value, to tell what made unknown vectors."""
 
     key: str
     value: str
@@ -292,9 +262,7 @@ def shown(value: str) -> str:
 def variants(embedder: Embedder, *, prefixes: bool = False) -> list[Variant]:
     """Variants of an embedder that share its weights; none of an embedder other than a transformer run here.
 
-    Args:
-        embedder: The embedder.
-        prefixes: Whether to include other prefixes, which change vectors little.
+    Other prefixes, which change vectors little, are included if ``prefixes``.
     """
     if not isinstance(embedder, TransformerEmbedder):
         return []
