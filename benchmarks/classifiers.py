@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import arguments, job, quiet, texts_of
 from lightning import Callback
-from measuring import Clock, ratios, spread
+from measuring import Clock, arguments, job, quiet, ratios, spread, texts_of
 
 WANTED = {"bag_of_words": 20.0, "multiset": 3.0}  # times geia's rate
 BATCH = {"geia": 64, "multiset": 64, "bag_of_words": 256}

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import arguments, job, quiet, texts_of
-from measuring import Clock, ratios, spread
+from measuring import Clock, arguments, job, quiet, ratios, spread, texts_of
 from torch import Tensor
 
 from unembed.attacks.geia import GenerativeAttack

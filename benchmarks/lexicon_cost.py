@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import quiet
-from measuring import Clock, command_line, ratios, spread
+from measuring import Clock, command_line, quiet, ratios, spread
 from torch import Tensor
 
 from unembed import launch

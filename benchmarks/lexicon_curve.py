@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import quiet
-from measuring import command_line
+from measuring import command_line, quiet
 
 from unembed import launch
 from unembed.attacks.base import Attack

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lm_inversion_bench import Bench, Found, Ids
 from measuring import read_rows
 from small_models import Budget, fit_muon
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Targets
+
+if TYPE_CHECKING:
+    from lm_inversion import Bench, Found, Ids
 
 # The logits of a model of width 128 have 128 degrees of freedom: each of 4 chunks of 256 says all, where none of 64
 # chunks of 16 says much, and a small encoder has less to put together. With one decoder layer there are more steps.

@@ -1,4 +1,4 @@
-"""What all benchmarks share: the command line, the clock, ratios of paired rounds, and files of JSON lines.
+"""What benchmarks share: the command line, the clock, ratios of paired rounds, files of JSON lines, a training.
 
 Every benchmark prints a table for the eye and ends with one JSON line. Imports nothing that takes long.
 """
@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unembed.session import Session
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a script of this folder finds the packages, too
@@ -75,3 +80,60 @@ def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The options that every benchmark of the attack has."""
+    import torch
+
+    parser = command_line(description, own_time=True)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU (default: all cores)")
+    parser.add_argument("--precision", default=None, help="of our training (default: what the device is fast in)")
+    parser.add_argument("--path", default=None, help="texts of your own (.jsonl, .csv, .txt ...)")
+    parser.add_argument("overrides", nargs="*", help="of the configuration, as for train.py")
+    return parser
+
+
+def job(options: argparse.Namespace, overrides: Sequence[str], run: Path, cache: Path | None = None) -> Session:
+    """What ``python train.py attack=geia run_dir=<run> <overrides>`` would train, connected."""
+    from lightning import seed_everything
+
+    from unembed import launch
+    from unembed.runs import layout
+    from unembed.session import Session
+
+    config = launch.compose("train", [
+        "attack=geia", "embedder=minilm", f"embedder.device={options.device}", "logger=none",
+        f"trainer.accelerator={'gpu' if options.device == 'cuda' else 'cpu'}",
+        *([] if options.precision is None else [f"trainer.precision={options.precision}"]),
+        "trainer.enable_checkpointing=false", "trainer.enable_progress_bar=false", "trainer.limit_val_batches=0",
+        # Each benchmark gives the trainer a limit of its own.
+        "trainer.max_steps=-1", "trainer.max_epochs=100000", "trainer.max_time=null",
+        *overrides,
+        *options.overrides,
+    ])  # fmt: skip
+    if mistakes := launch.check(config):
+        raise SystemExit("\n".join(mistakes))
+    if cache is not None:
+        config.cache_dir = str(cache)
+    seed_everything(config.seed, workers=True, verbose=False)
+    session = Session(config, run)
+    session.attack.connect(run / layout.ARTIFACTS, session.datamodule.oracle)
+    return session
+
+
+def texts_of(options: argparse.Namespace, sentences: int, held_out: int) -> list[str]:
+    """Overrides that choose the texts: ``sentences`` of the built-in corpus for training, or a file."""
+    if options.path is not None:
+        return ["datamodule=files", f"datamodule.path='{options.path}'", f"datamodule.limit_train={sentences}"]
+    source = "++datamodule.source"  # set, whether the option has the key already or not
+    total = sentences + 2 * held_out
+    return [f"{source}.sentences={total}", f"{source}.valid={held_out}", f"{source}.test={held_out}"]
+
+
+def quiet() -> None:
+    """Leave Lightning's remarks on hardware and loaders out of the table."""
+    warnings.filterwarnings("ignore", module="lightning")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.ERROR)

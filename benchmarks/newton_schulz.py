@@ -22,9 +22,8 @@ from typing import Any
 
 import torch
 import torch.optim._muon
-from common import arguments, job, quiet, texts_of
 from lightning import Callback
-from measuring import Clock
+from measuring import Clock, arguments, job, quiet, texts_of
 from slow_processor import WARM_UP, emulated
 from torch import nn
 from torch.optim import Optimizer

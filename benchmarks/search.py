@@ -30,8 +30,7 @@ sys.path.append(str(Path(__file__).parent.parent / "tests"))  # of the exporter
 
 import numpy as np
 import torch
-from common import quiet
-from measuring import command_line
+from measuring import command_line, quiet
 from torch import Tensor
 
 from support.published_export import export

@@ -25,9 +25,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import arguments, job, quiet, texts_of
 from lightning import Callback
-from measuring import Clock, ratios, spread
+from measuring import Clock, arguments, job, quiet, ratios, spread, texts_of
 from torch import Tensor, nn
 
 from unembed.attacks.parts.backbones import load_tokenizer

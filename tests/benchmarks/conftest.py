@@ -10,7 +10,7 @@ import torch
 
 from support.running_benchmarks import FOLDER, Benchmarks
 
-LOGGERS = ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero")  # which common.quiet silences
+LOGGERS = ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero")  # which measuring.quiet silences
 
 
 @pytest.fixture

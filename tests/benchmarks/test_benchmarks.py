@@ -26,10 +26,7 @@ from support.running_benchmarks import FOLDER, Benchmarks
 from unembed import launch
 
 PEERS = {"search_peer.py", "make_published_fixtures.py"}  # run in an environment of the package vec2text
-WITHOUT_MAIN = {
-    "common.py", "lm_inversion_bench.py", "lm_inversion_cells.py", "lm_inversion_inverter.py", "lm_inversion_tables.py",
-    "measuring.py", "small_models.py",
-}  # fmt: skip
+WITHOUT_MAIN = {"lm_inversion_inverter.py", "lm_inversion_tables.py", "measuring.py", "small_models.py"}
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py") if path.name not in PEERS)
 
 
@@ -52,7 +49,7 @@ def test_what_runs_beside_the_package_finds_what_it_imports(name: str) -> None:
 
 @pytest.mark.parametrize("more", [[], ["datamodule.batch_size=8"]])
 def test_the_number_of_texts_can_be_chosen(benchmarks: Benchmarks, more: list[str]) -> None:
-    overrides = benchmarks.load("common").texts_of(argparse.Namespace(path=None), 3000, 100)
+    overrides = benchmarks.load("measuring").texts_of(argparse.Namespace(path=None), 3000, 100)
     config = launch.compose("train", [*overrides, *more])
     assert launch.check(config) == []
     source = config.datamodule.source

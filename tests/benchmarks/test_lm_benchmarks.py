@@ -1,8 +1,7 @@
-"""The report on a claimed output against all inputs there are, and the tables of the benchmark from cells by hand."""
+"""The tables of the benchmarks of language models from cells by hand, and each script to its end."""
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -14,13 +13,6 @@ import torch
 
 from support.files import write_lines
 from support.running_benchmarks import Benchmarks
-from support.tiny_models import VOCABULARY, tiny_language_model
-from unembed.embedders.language_model import LanguageModelEmbedder
-
-
-@pytest.fixture
-def slander(benchmarks: Benchmarks) -> Any:
-    return benchmarks.load("slander")
 
 
 @pytest.fixture
@@ -28,34 +20,10 @@ def tables(benchmarks: Benchmarks) -> Any:
     return benchmarks.load("lm_inversion_tables")
 
 
-def test_every_input_comes_once(slander: Any) -> None:
-    blocks = list(slander.every_input(5, 3, together=7))
+def test_every_input_comes_once(benchmarks: Benchmarks) -> None:
+    blocks = list(benchmarks.load("lm_inversion").every_input(5, 3, together=7))
     assert [tuple(row) for row in torch.cat(blocks).tolist()] == list(itertools.product(range(5), repeat=3))
     assert max(map(len, blocks)) == 7
-
-
-def test_a_claim_is_settled_by_trying_all_inputs(slander: Any, tmp_path: Path) -> None:
-    model = LanguageModelEmbedder(str(tiny_language_model(tmp_path / "model")), output_tokens=3, top_k=0, device="cpu")
-    everything = torch.cat(list(slander.every_input(VOCABULARY, 2, together=4096)))
-    given = model.observe(everything).long()
-    claim = given[1234]
-    wanted = everything[(given == claim).all(1)][0].tolist()
-    assert slander.exhausted(model, claim, 2) == wanted
-    outputs = {tuple(row) for row in given.tolist()}
-    never = next(row for row in itertools.product(range(VOCABULARY), repeat=3) if row not in outputs)
-    assert slander.exhausted(model, torch.tensor(never), 2) is None
-
-    options = argparse.Namespace(
-        exhaust=10, iterations=60, restarts=1, lr=0.065, decay=0.9, trials=3, seed=0, max_length=1
-    )
-    found = slander.report(model, torch.tensor(never), 1, options)
-    assert found["input"] is None
-    assert not found["settled"]
-    assert found["trials"] == 3
-    options.exhaust = VOCABULARY
-    settled = slander.report(model, torch.tensor(never), 1, options)
-    assert settled["settled"]
-    assert settled["said"] == "all 60 inputs run: none gives this output"
 
 
 def cell(part: str, name: dict[str, Any], *rows: tuple[list[int], list[int], bool, int]) -> dict[str, Any]:
@@ -139,14 +107,6 @@ def test_the_comparison_with_a_loop_over_targets_runs(benchmarks: Benchmarks) ->
     assert found["ratio"] > 0
 
 
-def test_a_claim_is_looked_into(benchmarks: Benchmarks, model: Path) -> None:
-    small = ["--max-length=2", "--exhaust=300", "--trials=2", "--iterations=2", "--device=cpu"]
-    found = benchmarks.result("slander", f"--model={model}", "--claim= moon fox", *small)
-    first, second = found["lengths"]
-    assert (first["length"], first["input"], first["settled"]) == (1, None, True)
-    assert (second["length"], second["settled"], second["trials"]) == (2, False, 2)
-
-
 @pytest.mark.slow
 def test_every_part_of_the_comparison_of_attacks(
     benchmarks: Benchmarks, tables: Any, model: Path, stories: Path, tmp_path: Path
@@ -159,7 +119,7 @@ def test_every_part_of_the_comparison_of_attacks(
     ]  # fmt: skip
     benchmarks.run("lm_inversion", *command, *small)
     records = list(tables.read(cells).values())
-    parts = benchmarks.load("lm_inversion").PARTS
+    parts = benchmarks.load("lm_inversion").CELLS
     assert {record["part"] for record in records} == {*parts, "inverter"}
     assert all(record["rows"] for record in records if record["part"] != "inverter")
     assert benchmarks.printed.endswith(f"plot: {cells.with_suffix('.svg')}\n")
