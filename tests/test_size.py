@@ -24,7 +24,7 @@ CEILINGS = {
     "lines of command line, checks and run directory": 6_210,
     "configurations": 352,
     "pages": 24,
-    "words of the pages": 36_000,
+    "words of the pages": 36_200,
     "lines of tests": 31_950,
     "lines of benchmarks": 8_300,
 }
