@@ -35,9 +35,8 @@ from unembed.core.atomic_files import write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.entities import entity_keys, span_text, unseen_entities
-from unembed.metrics.entity_recovery import UnseenEntityRecovery
-from unembed.metrics.lexicon import LexiconEntityRecovery
-from unembed.metrics.matches import ExactMatch, ExactMatchNoPunctuation
+from unembed.metrics.entity_recovery import LexiconEntityRecovery, UnseenEntityRecovery
+from unembed.metrics.matches import ExactMatch
 from unembed.metrics.scored import Scored
 from unembed.metrics.word_overlap import TokenOverlap
 from unembed.session import Session
@@ -178,8 +177,8 @@ class Texts:
         held = [row for row in rows if any(row.unseen or ())]
         shares = {
             "exact": (ExactMatch(), rows),
-            "exact_folded": (ExactMatchNoPunctuation(), rows),
-            "exact_folded_of_texts_with_unseen": (ExactMatchNoPunctuation(), held),
+            "exact_folded": (ExactMatch("no_punctuation"), rows),
+            "exact_folded_of_texts_with_unseen": (ExactMatch("no_punctuation"), held),
             "unseen_entities": (UnseenEntityRecovery(), rows),
             "unseen_entities_in_lexicon": (LexiconEntityRecovery(inside=True, unseen=True), rows),
             "unseen_entities_outside_lexicon": (LexiconEntityRecovery(inside=False, unseen=True), rows),

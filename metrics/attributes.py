@@ -50,7 +50,6 @@ class TopK(Ratio[Guessed]):
         return (int(row.place < self.k), 1) if self.k == 1 or row.candidates > self.k else (0, 0)
 
     def combine(self, sums: Floats) -> Floats:
-        """The share in percent."""
         return 100 * quotient(sums[..., 0], sums[..., 1]) if self.k == 1 else super().combine(sums)
 
 
@@ -64,7 +63,6 @@ class StandardError(TopK):
         )
 
     def combine(self, sums: Floats) -> Floats:
-        """In percent."""
         share = quotient(sums[..., 0], sums[..., 1])
         found: Floats = 100 * np.sqrt(share * (1 - share) / sums[..., 1])
         return found
@@ -76,11 +74,9 @@ class _OfValues(ExampleMetric[Guessed]):
     summable = False
 
     def statistics(self, rows: Sequence[Guessed]) -> Floats:
-        """(n, 2): the true value, and 1 if it is the nearest, else 0."""
         return np.array([(row.truth, row.place == 0) for row in rows], np.float64).reshape(-1, 2)
 
     def combine(self, sums: Floats) -> Floats:
-        """Undefined."""
         return np.full(sums.shape[:-1], np.nan)
 
 
@@ -90,7 +86,6 @@ class MacroAccuracy(_OfValues):
     description = Description("macro", "Macro accuracy", "Share of texts guessed, averaged over the values.")
 
     def value(self, parts: Floats) -> float:
-        """In percent."""
         count = Counter(parts[:, 0].tolist())
         hits = Counter(parts[parts[:, 1] > 0, 0].tolist())
         return 100 * math.fsum(hits[value] / of for value, of in count.items()) / len(count)
@@ -102,7 +97,6 @@ class Majority(_OfValues):
     description = Description("majority", "Majority", "Share of the commonest value.", None)
 
     def value(self, parts: Floats) -> float:
-        """In percent."""
         return 100 * max(Counter(parts[:, 0].tolist()).values()) / len(parts)
 
 

@@ -45,9 +45,6 @@ class ExampleMetric(Metric, ABC, Generic[Row]):
         needs: Which inputs it reads: texts and cosines; also entity labels or the language, which a tagger may have
             added and predictions.jsonl may lack; or outputs of models, which predictions.jsonl always lacks.
         summable: Whether ``combine`` computes the value from sums, so that examples can be resampled.
-
-    Args:
-        settings: Arguments of torchmetrics.Metric, such as ``sync_on_compute``.
     """
 
     is_differentiable = False
@@ -69,7 +66,7 @@ class ExampleMetric(Metric, ABC, Generic[Row]):
 
     @property
     def shares(self) -> object:
-        """Equal for metrics with the same statistics, which are then computed once; unique by default."""
+        """Equal for metrics with the same statistics, which are then computed once."""
         return self.description.key
 
     @abstractmethod
@@ -81,7 +78,6 @@ class ExampleMetric(Metric, ABC, Generic[Row]):
         """Values from sums over examples: (..., k) -> (...,); NaN where the metric is undefined."""
 
     def update(self, rows: Sequence[Row]) -> None:
-        """Add examples."""
         self.parts.append(torch.from_numpy(self.statistics(rows)))
 
     def compute(self) -> Tensor:
@@ -89,11 +85,9 @@ class ExampleMetric(Metric, ABC, Generic[Row]):
         return torch.tensor(self.value(self.parts_so_far()), dtype=torch.float64)
 
     def parts_so_far(self) -> Floats:
-        """The statistics of all examples, (n, k)."""
         # After a reduction over ranks, torchmetrics holds one tensor instead of the list.
-        found = self.parts if isinstance(self.parts, Tensor) else torch.cat(self.parts)
-        parts: Floats = found.cpu().numpy()
-        return parts
+        parts = self.parts if isinstance(self.parts, Tensor) else torch.cat(self.parts)
+        return np.asarray(parts.cpu().numpy(), np.float64)
 
     def value(self, parts: Floats) -> float:
         """The value of examples with the statistics ``parts`` (n, k); NaN if undefined."""
@@ -128,7 +122,6 @@ class Mean(ExampleMetric[Row]):
         """The value of one example."""
 
     def combine(self, sums: Floats) -> Floats:
-        """The first over the second."""
         return quotient(sums[..., 0], sums[..., 1])
 
 
@@ -144,7 +137,6 @@ class Ratio(ExampleMetric[Row]):
         """Found and total of one example."""
 
     def combine(self, sums: Floats) -> Floats:
-        """The first over the second, in percent."""
         return quotient(100 * sums[..., 0], sums[..., 1])
 
 
@@ -152,7 +144,6 @@ class Successes(Ratio[Row]):
     """The percentage of examples that succeed."""
 
     def of_example(self, row: Row) -> tuple[int, int]:
-        """1 for a success, else 0; and 1."""
         return int(self.succeeds(row)), 1
 
     @abstractmethod
@@ -167,32 +158,23 @@ class Successes(Ratio[Row]):
 def quotient(above: Floats, below: Floats) -> Floats:
     """``above / below``; NaN where ``below`` is 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: Floats = np.where(below > 0, above / below, np.nan)
-    return found
+        return np.asarray(np.where(below > 0, above / below, np.nan), np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured(Generic[Row]):
-    """A metric of some examples, ready to be resampled.
-
-    Attributes:
-        metric: The metric.
-        parts: (n, k) statistics of each example.
-    """
+    """A metric of some examples with their statistics, (n, k), ready to be resampled."""
 
     metric: ExampleMetric[Row]
     parts: Floats
 
     @classmethod
     def of(cls, metric: ExampleMetric[Row], rows: Sequence[Row]) -> Measured[Row]:
-        """``metric`` on ``rows``, at least one."""
         return cls(metric, metric.statistics(rows))
 
     @property
     def value(self) -> float:
-        """The value of all examples; NaN if undefined."""
         return self.metric.value(self.parts)
 
     def interval(self, resampled: Floats) -> Interval | None:
-        """The 95 % interval of the value, from resampled values, (resamples,)."""
         return self.metric.interval(self.parts, resampled)

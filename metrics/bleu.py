@@ -54,11 +54,9 @@ class CorpusBleu(ExampleMetric[Scored]):
 
     @property
     def shares(self) -> object:
-        """Tokenization and highest order."""
         return type(self), self.tokens, self.order or ORDERS
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
-        """(n, 11); see the class."""
         parts = []
         for row in rows:
             one = sacrebleu(self.tokens).sentence_score(row.prediction, [row.reference])
@@ -67,7 +65,6 @@ class CorpusBleu(ExampleMetric[Scored]):
         return np.array(parts, np.float64)
 
     def combine(self, sums: Floats) -> Floats:
-        """BLEU of each row of sums."""
         flat = sums.reshape(-1, sums.shape[-1])
         values: Floats = np.array([self._of(row) for row in flat], np.float64).reshape(sums.shape[:-1])
         return values
@@ -95,7 +92,6 @@ class SentenceBleu(Mean[Scored]):
     ordered = True
 
     def of_example(self, row: Scored) -> float:
-        """BLEU of one text."""
         return sentence_bleu(row.reference, row.prediction)
 
 

@@ -114,9 +114,6 @@ class Calibration:
         are read: a binomial of n, of things n divided by the dispersion. The upper end is at least that of the share
         behind so many of n, by Jeffreys' Beta(k + 1/2, n - k + 1/2): where none of few rows is expected to be read,
         more of the store may be.
-
-        Raises:
-            ValueError: ``cosines`` is empty.
         """
         if not len(cosines):
             raise ValueError("a share of no texts has no meaning")
@@ -154,9 +151,6 @@ def fit(
         read: Whether each was recovered; with ``totals`` how many of its things.
         sources: The domain of each; None: one.
         totals: Things in each text, more than 0; None: each text is one.
-
-    Raises:
-        ValueError: The lists are not equally long, or hold fewer than ``SMALLEST`` texts.
     """
     given: list[Sequence[Any]] = [cosines, words, read, *(one for one in (sources, totals) if one is not None)]
     lengths = sorted({len(one) for one in given})
@@ -193,9 +187,8 @@ def _taus(
         kept = weights[~rows]
         others, _ = _regression(terms[~rows], kept * hits[~rows], kept * total[~rows], start)
         likelihood += _marginal(terms[rows] @ others, hits[rows], total[rows])
-    weighted = _PRIOR * np.exp(likelihood - likelihood.max())
-    found: Floats = weighted / weighted.sum()
-    return found
+    weighted: Floats = _PRIOR * np.exp(likelihood - likelihood.max())
+    return weighted / weighted.sum()
 
 
 def _plain(cosines: Sequence[float], words: Sequence[int]) -> Floats:
@@ -211,8 +204,7 @@ def _terms(cosines: Sequence[float], words: Sequence[int]) -> Floats:
 
 
 def _logistic(logits: Floats) -> Floats:
-    found: Floats = 1 / (1 + np.exp(-np.clip(logits, -30, 30)))
-    return found
+    return np.asarray(1 / (1 + np.exp(-np.clip(logits, -30, 30))), np.float64)
 
 
 def _regression(terms: Floats, hits: Floats, total: Floats, start: Floats | None = None) -> tuple[Floats, Floats]:
@@ -259,5 +251,4 @@ def _marginal(logits: Floats, hits: Floats, total: Floats) -> Floats:
     shifted = logits[:, None, None] + TAUS[:, None] * _NODES  # (n, taus, nodes)
     logs = (hits[:, None, None] * shifted - total[:, None, None] * np.logaddexp(0, shifted)).sum(axis=0)
     largest = logs.max(axis=1, keepdims=True)
-    found: Floats = largest[:, 0] + np.log(np.exp(logs - largest) @ (_WEIGHTS / _WEIGHTS.sum()))
-    return found
+    return np.asarray(largest[:, 0] + np.log(np.exp(logs - largest) @ (_WEIGHTS / _WEIGHTS.sum())), np.float64)

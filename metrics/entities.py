@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from unembed.core.examples import Span
-from unembed.metrics.tokens import needs_boundary, words
-from unembed.metrics.treebank import treebank_tokens
+from unembed.metrics.tokens import needs_boundary, treebank_tokens, words
 
 _DIGIT_BEFORE = re.compile(r"\d[.,:]\Z")
 _DIGIT_AFTER = re.compile(r"[.,:]\d")
@@ -39,11 +38,7 @@ def unseen_entities(text: str, spans: Iterable[Span], training: Collection[tuple
 
 
 def span_text(text: str, span: Span) -> str:
-    """The characters of ``span``.
-
-    Raises:
-        ValueError: The span reaches outside the text, or is blank.
-    """
+    """The characters of ``span``, which must be inside the text and not blank."""
     if not 0 <= span.start < span.end <= len(text):
         raise ValueError(
             f"span {span.start}-{span.end} ({span.label}) reaches outside a text of {len(text)} characters"

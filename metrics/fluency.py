@@ -40,11 +40,9 @@ class Perplexity(ExampleMetric[Scored]):
     needs = "models"
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
-        """(n, 2); zeros without a language model."""
         return np.array([row.likelihood or (0.0, 0) for row in rows], np.float64)
 
     def combine(self, sums: Floats) -> Floats:
-        """exp(-mean log probability per token)."""
         found: Floats = _EXP(-quotient(sums[..., 0], sums[..., 1]))
         return found
 
@@ -69,7 +67,6 @@ class StopWordRate(Ratio[Scored]):
         self.description, self.of_text, self.way = _described(own, way), of, way
 
     def of_example(self, row: Scored) -> tuple[int, int]:
-        """Stop words and words."""
         return _counted(getattr(row, self.of_text), row, self.way)
 
 
@@ -91,12 +88,10 @@ class StopWordDifference(ExampleMetric[Scored]):
         self.description, self.way = _described(own, way), way
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
-        """(n, 4); see the class."""
         counted = [[_counted(text, row, self.way) for text in (row.prediction, row.reference)] for row in rows]
         return np.array(counted, np.float64).reshape(-1, 4)
 
     def combine(self, sums: Floats) -> Floats:
-        """Differences in percentage points."""
         return quotient(100 * sums[..., 0], sums[..., 1]) - quotient(100 * sums[..., 2], sums[..., 3])
 
 
@@ -111,7 +106,6 @@ class ContentWordRecovery(Ratio[Scored]):
     needs = "labels"
 
     def of_example(self, row: Scored) -> tuple[int, int]:
-        """Recovered distinct content words, and all distinct content words."""
         if not _is_english(row):
             return 0, 0
         wanted = content_words(words(row.reference))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -13,46 +14,39 @@ from unembed.metrics.text import edit_distance, exact_match, without_outer_punct
 
 
 class ExactMatch(Successes[Scored]):
-    """Share of texts that are recovered character for character, apart from white space at their ends."""
+    """Share of texts that are recovered, up to white space at their ends, or up to punctuation.
 
-    description = Description("exact_match", "Exact match", "Share of texts that came back exactly.")
+    Args:
+        up_to: None: character for character; ``no_punctuation``: in lower case and without punctuation;
+            ``no_punctuation_cased``: without punctuation around words, GEIA's exact match ratio (appendix C).
+    """
+
     ordered = True
 
-    def succeeds(self, row: Scored) -> bool:
-        """See ``exact_match``."""
-        return exact_match(row.reference, row.prediction)
-
-
-class ExactMatchNoPunctuation(Successes[Scored]):
-    """Share of texts that are recovered up to case and punctuation."""
-
-    description = Description(
-        "exact_match_no_punctuation",
-        "Exact match, no punctuation",
-        "The same, in lower case and without punctuation.",
-    )
-    ordered = True
-
-    def succeeds(self, row: Scored) -> bool:
-        """Whether both texts are equal ``without_punctuation``."""
-        return without_punctuation(row.reference) == without_punctuation(row.prediction)
-
-
-class ExactMatchNoPunctuationCased(Successes[Scored]):
-    """Share of texts that are recovered up to punctuation around words: GEIA's exact match ratio (appendix C)."""
-
-    description = Description(
-        "exact_match_no_punctuation_cased",
-        "Exact match, no punctuation, case kept",
-        "The same with case, and with punctuation inside words (as in GEIA).",
-        secondary=True,
-        reference="GEIA, appendix C",
-    )
-    ordered = True
+    def __init__(self, up_to: Literal["no_punctuation", "no_punctuation_cased"] | None = None) -> None:
+        super().__init__()
+        self.up_to = up_to
+        self.description = {
+            None: Description("exact_match", "Exact match", "Share of texts that came back exactly."),
+            "no_punctuation": Description(
+                "exact_match_no_punctuation",
+                "Exact match, no punctuation",
+                "The same, in lower case and without punctuation.",
+            ),
+            "no_punctuation_cased": Description(
+                "exact_match_no_punctuation_cased",
+                "Exact match, no punctuation, case kept",
+                "The same with case, and with punctuation inside words (as in GEIA).",
+                secondary=True,
+                reference="GEIA, appendix C",
+            ),
+        }[up_to]
 
     def succeeds(self, row: Scored) -> bool:
-        """Whether both texts are equal ``without_outer_punctuation``."""
-        return without_outer_punctuation(row.reference) == without_outer_punctuation(row.prediction)
+        if self.up_to is None:
+            return exact_match(row.reference, row.prediction)
+        bare = without_punctuation if self.up_to == "no_punctuation" else without_outer_punctuation
+        return bare(row.reference) == bare(row.prediction)
 
 
 class EditDistanceMean(Mean[Scored]):
@@ -68,7 +62,6 @@ class EditDistanceMean(Mean[Scored]):
     ordered = True
 
     def of_example(self, row: Scored) -> float:
-        """Characters."""
         return float(edit_distance(row.reference, row.prediction))
 
 
@@ -82,13 +75,10 @@ class EditDistanceMedian(ExampleMetric[Scored]):
     summable = False
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
-        """(n, 1): characters."""
         return np.array([[edit_distance(row.reference, row.prediction)] for row in rows], np.float64)
 
     def value(self, parts: Floats) -> float:
-        """The median."""
         return float(np.median(parts[:, 0])) if len(parts) else float("nan")
 
     def combine(self, sums: Floats) -> Floats:
-        """Undefined."""
         return np.full(sums.shape[:-1], np.nan)

@@ -19,11 +19,7 @@ from unembed.metrics.statistics import Floats, Interval, interval
 
 
 def roc_auc(members: Floats, others: Floats) -> float:
-    """Probability that a member's score is above that of another text; ties count half. (m,), (n,) -> 0 to 1.
-
-    Raises:
-        ValueError: No member, or no other text.
-    """
+    """Probability that a member's score is above that of another text; ties count half. (m,), (n,) -> 0 to 1."""
     _check(members, others)
     ordered = np.sort(others)
     below, up_to = np.searchsorted(ordered, members, "left"), np.searchsorted(ordered, members, "right")
@@ -34,9 +30,6 @@ def true_positive_rate(members: Floats, others: Floats, rate: float) -> float | 
     """Share of members above the score that at most ``rate`` of the others exceed; (m,), (n,) -> 0 to 1.
 
     None where there are fewer than 1 / ``rate`` others: their highest score says nothing of so small a rate.
-
-    Raises:
-        ValueError: No member, or no other text.
     """
     _check(members, others)
     allowed = int(rate * len(others) + 1e-9)
@@ -82,9 +75,6 @@ class Threshold:
 
         It is the j-th largest of their scores with j = floor(rate (n + 1)): the probability that another text exceeds
         that is j / (n + 1), and the rate of one such threshold is distributed as Beta(j, n + 1 - j).
-
-        Raises:
-            ValueError: Too few references, fewer than 1 / ``rate`` - 1.
         """
         ordered = np.sort(references)
         j = int(rate * (len(ordered) + 1) + 1e-9)

@@ -27,11 +27,7 @@ class Ranked(NamedTuple):
 
     @property
     def relevant(self) -> set[str]:
-        """Documents of grade 1 or more.
-
-        Raises:
-            ValueError: There is none.
-        """
+        """Documents of grade 1 or more, of which there must be one."""
         found = {name for name, grade in self.grades.items() if grade > 0}
         if not found:
             raise ValueError("no document is relevant: there is nothing to be found")
@@ -59,7 +55,6 @@ class Ndcg(_AtRank):
         super().__init__(k, f"ndcg_at_{k}", f"NDCG@{k}", explanation)
 
     def of_example(self, row: Ranked) -> float:
-        """Of one query."""
         best = sorted((row.grades[name] for name in row.relevant), reverse=True)[: self.k]
         return _discounted([max(0, row.grades.get(name, 0)) for name in row.ranking[: self.k]]) / _discounted(best)
 
@@ -71,7 +66,6 @@ class ReciprocalRank(_AtRank):
         super().__init__(k, f"mrr_at_{k}", f"MRR@{k}", f"1 / the rank of the first relevant document of {k}.")
 
     def of_example(self, row: Ranked) -> float:
-        """Of one query."""
         relevant = row.relevant
         return next((1 / rank for rank, name in enumerate(row.ranking[: self.k], start=1) if name in relevant), 0.0)
 
@@ -83,7 +77,6 @@ class Recall(_AtRank):
         super().__init__(k, f"recall_at_{k}", f"Recall@{k}", f"Share of the relevant documents among the first {k}.")
 
     def of_example(self, row: Ranked) -> float:
-        """Of one query."""
         relevant = row.relevant
         return len(relevant.intersection(row.ranking[: self.k])) / len(relevant)
 
@@ -98,9 +91,6 @@ def score_rankings(
     Args:
         rankings: Documents of each query, best first.
         relevance: Relevance labels of each query, in the same order.
-
-    Raises:
-        ValueError: A query without a relevant document.
     """
     rows = [Ranked(ranking, grades) for ranking, grades in zip(rankings, relevance, strict=True)]
     metrics: list[_AtRank] = [Ndcg(), ReciprocalRank(), *map(Recall, recall_at)]

@@ -51,7 +51,6 @@ class RougeL(Mean[Scored]):
     ordered = True
 
     def of_example(self, row: Scored) -> float:
-        """The F measure, 0-100."""
         wanted, offered = rouge_words(row.reference), rouge_words(row.prediction)
         common = int(LCSseq.similarity(wanted, offered))
         return 200 * common / (len(wanted) + len(offered)) if common else 0.0
@@ -71,7 +70,6 @@ class ClippedBleu1(Mean[Scored]):
     ordered = True
 
     def of_example(self, row: Scored) -> float:
-        """0-100; 0 for an empty prediction."""
         wanted, offered = row.reference.split(), row.prediction.split()
         if not offered:
             return 0.0
@@ -93,7 +91,6 @@ class ClippedRouge1(Mean[Scored]):
     ordered = True
 
     def of_example(self, row: Scored) -> float:
-        """0-100."""
         wanted = row.reference.split()
         return 100 * _matched(wanted, row.prediction.split()) / len(wanted)
 

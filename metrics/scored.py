@@ -9,13 +9,7 @@ from unembed.core.examples import Span
 
 
 class Sets(NamedTuple):
-    """Sets of the token ids of an example and of its prediction, by any tokenizer.
-
-    Attributes:
-        reference: Distinct ids of the example.
-        prediction: Distinct ids of the prediction.
-        lengths: Numbers of tokens of both, with repetitions; None if unknown.
-    """
+    """Distinct token ids of an example and of its prediction, and how many tokens both have with repetitions."""
 
     reference: frozenset[int]
     prediction: frozenset[int]

@@ -7,26 +7,24 @@ docs/metrics.md defines each metric, and lists differences from metrics of the s
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from typing import Literal
 
 from torchmetrics import MetricCollection
 
 from unembed.metrics.base import ExampleMetric, Values
 from unembed.metrics.bleu import SentenceBleu, bleu, geia_bleu
-from unembed.metrics.cosine import Cosine, CosineSecond, CosineUndefended
+from unembed.metrics.cosine import Cosine
 from unembed.metrics.entities import span_text
-from unembed.metrics.entity_recovery import EntityRecovery, NameRecovery, UnseenEntityRecovery
+from unembed.metrics.entity_recovery import EntityRecovery, NameRecovery, UnseenEntityRecovery, lexicon_metrics
 from unembed.metrics.fluency import ContentWordRecovery, Perplexity, StopWordDifference, StopWordRate
-from unembed.metrics.lengths import BY_LENGTH, OF_LENGTH, by_length
-from unembed.metrics.lexicon import lexicon_metrics
 from unembed.metrics.matches import (
     EditDistanceMean,
     EditDistanceMedian,
     ExactMatch,
-    ExactMatchNoPunctuation,
-    ExactMatchNoPunctuationCased,
 )
 from unembed.metrics.rouge import ClippedBleu1, ClippedRouge1, RougeL, RougeN
 from unembed.metrics.scored import Scored
@@ -38,6 +36,7 @@ CHIEF = (
     *("exact_match", "token_f1", "token_set_f1", "bleu", "bleu_sentence", "rouge1", "rougeL", "cosine"),
     *("tokens_reference", "tokens_prediction"),
 )
+_COSINES: tuple[Literal["received", "clean", "second"], ...] = ("received", "clean", "second")
 # Of the attack's own text: not computed for its translation.
 _NOT_TRANSLATED = ("cosine", "tokens_")
 TRANSLATED = "translated/"
@@ -45,6 +44,12 @@ _WHERE_ASKED = (
     *("cosine", "cosine_clean", "cosine_second", "subwords", "tokens", "likelihood", "unseen", "in_lexicon"),
     "entity_words",
 )
+# Groups of texts by the length of the reference, in tokens of the tokenizer that cut the texts.
+BOUNDS = (8, 16, 32, 64, 128, 256)  # most tokens of each group
+LONGER = "longer"  # than the last of them
+LENGTHS = (*map(str, BOUNDS), LONGER)
+BY_LENGTH = "length/"
+OF_LENGTH = ("token_f1", "bleu", "exact_match", "content_word_recovery", "entity_recovery")
 
 
 def text_metrics(*, lexicon: bool = False) -> list[TextMetric]:
@@ -55,8 +60,8 @@ def text_metrics(*, lexicon: bool = False) -> list[TextMetric]:
     """
     return [
         ExactMatch(),
-        ExactMatchNoPunctuation(),
-        ExactMatchNoPunctuationCased(),
+        ExactMatch("no_punctuation"),
+        ExactMatch("no_punctuation_cased"),
         *(TokenOverlap(part) for part in PARTS),
         TokenSetF1(),
         *(MicroOverlap(part, "words") for part in PARTS),
@@ -73,9 +78,7 @@ def text_metrics(*, lexicon: bool = False) -> list[TextMetric]:
         EditDistanceMedian(),
         TokenCount("reference"),
         TokenCount("prediction"),
-        Cosine(),
-        CosineUndefended(),
-        CosineSecond(),
+        *map(Cosine, _COSINES),
         Perplexity(),
         ContentWordRecovery(),
         StopWordDifference(),
@@ -102,7 +105,7 @@ def score(rows: Sequence[Scored], *, own: Sequence[TextMetric] = ()) -> Values:
     Keys, in the order of the result: those of ``text_metrics``, with those of a lexicon if rows have
     ``Scored.in_lexicon``; one ``entity_recovery/<label>`` for each label of the spans; those of ``own``; ``examples``;
     ``<name>/<language>`` of the main metrics and of ``own`` for each language, if there are several;
-    ``length/<name>/<most tokens>`` of ``unembed.metrics.lengths.OF_LENGTH`` for each length, if there are several; and
+    ``length/<name>/<most tokens>`` of ``OF_LENGTH`` for each length, if there are several; and
     ``translated/<name>`` of the main metrics if predictions were translated. There the translation replaces the
     prediction (ad hoc translation, Chen et al. 2024, section 4), because an attack trained on German predicts German
     texts even for a target in another language.
@@ -132,11 +135,7 @@ def score(rows: Sequence[Scored], *, own: Sequence[TextMetric] = ()) -> Values:
 
 
 def check(rows: Sequence[Scored]) -> None:
-    """Check that rows can be scored together.
-
-    Raises:
-        ValueError: As ``score``.
-    """
+    """Check that rows can be scored together; raises as ``score`` does."""
     if not rows:
         raise ValueError("there is nothing to score: no rows")
     has = {name: getattr(rows[0], name) is not None for name in _WHERE_ASKED}
@@ -211,6 +210,15 @@ def _of_lengths(metrics: Sequence[TextMetric], rows: Sequence[Scored]) -> Values
         values = {**_values(chosen, rows, where), "examples": len(where)}
         found.update({f"{BY_LENGTH}{name}/{length}": value for name, value in values.items()})
     return found
+
+
+def by_length(rows: Sequence[Scored]) -> dict[str, list[int]]:
+    """The places of the rows of each group that has any, by name in order; rows of unknown length are left out."""
+    found: dict[str, list[int]] = {name: [] for name in LENGTHS}
+    for place, row in enumerate(rows):
+        if row.subwords is not None and row.subwords.lengths is not None:
+            found[LENGTHS[bisect_left(BOUNDS, row.subwords.lengths[0])]].append(place)
+    return {name: places for name, places in found.items() if places}
 
 
 def _of_translations(own: Sequence[TextMetric], rows: Sequence[Scored]) -> Values:

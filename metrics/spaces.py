@@ -49,11 +49,7 @@ class Space:
 
     @classmethod
     def of(cls, vectors: Tensor) -> Space:
-        """The statistics of (n, d) vectors, none of them zero.
-
-        Raises:
-            ValueError: Fewer than ``FEWEST`` vectors.
-        """
+        """The statistics of at least ``FEWEST`` (n, d) vectors, none of them zero."""
         if len(vectors) < FEWEST:
             raise ValueError(f"cannot describe a space by {len(vectors)} vectors")
         lengths, units = _units(vectors)
@@ -80,15 +76,10 @@ class Space:
 
     @property
     def dimension(self) -> int:
-        """Dimension d of the vectors."""
         return len(self.mean)
 
     def likeness(self, vectors: Tensor) -> float:
-        """Share of the energy of ``vectors``, (m, d), in the main directions beyond chance, relative to known vectors.
-
-        Raises:
-            ValueError: Another dimension, or no vectors.
-        """
+        """Share of the energy of ``vectors``, (m, d), in the main directions beyond chance, relative to known ones."""
         self._check(vectors)
         chance = len(self.main) / self.dimension
         theirs, own = _energy(_units(vectors)[1], self.main).sum() - chance, self.energy.sum() - chance
@@ -112,11 +103,7 @@ class Space:
         return math.sqrt(share / (1 - self.dimension * share)) if share * self.dimension < 1 else math.inf
 
     def first(self, vectors: Tensor) -> float:
-        """Likeness of ``vectors``, (m, k) with k < d, to the first k dimensions of the embedder's vectors.
-
-        Raises:
-            ValueError: As many dimensions as the embedder's, or no vectors.
-        """
+        """Likeness of ``vectors``, (m, k) with k < d, to the first k dimensions of the embedder's vectors."""
         cut = vectors.shape[1]
         if not cut < self.dimension or not len(vectors):
             raise ValueError(f"no part of dimension {self.dimension}: vectors of shape {tuple(vectors.shape)}")

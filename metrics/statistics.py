@@ -39,9 +39,6 @@ def resampled_sums(parts: Floats, resamples: int, seed: int) -> Floats:
     """Sums over n examples sampled with replacement: (n, k) -> (resamples, k).
 
     The samples depend only on n, ``resamples`` and ``seed``, so they are the same for two attacks on one test set.
-
-    Raises:
-        ValueError: There is no example.
     """
     size = len(parts)
     if size == 0:
@@ -83,11 +80,7 @@ def significance(differences: Floats) -> float | None:
 
 
 def wilson(successes: int, total: int, confidence: float = 0.95) -> Interval:
-    """Wilson's score interval for a share, 0 to 1; unlike a bootstrap's, it is not empty if all or none succeed.
-
-    Raises:
-        ValueError: No trial, or more successes than trials.
-    """
+    """Wilson's score interval for a share, 0 to 1; unlike a bootstrap's, it is not empty if all or none succeed."""
     if not 0 <= successes <= total or total == 0:
         raise ValueError(f"{successes} successes of {total} are no share")
     from scipy.stats import binomtest  # takes half a second to import
@@ -107,9 +100,6 @@ def clustered(counts: Sequence[tuple[int, int]]) -> Interval:
     the variance between groups is v = m / (m - 1) sum (k - r n)^2 / N^2 (a ratio's, Cochran 1977, section 6.3), the
     effective number r (1 - r) / v, at most N, and Wilson's interval is taken with that number (Korn and Graubard 1998,
     Survey Methodology 24). Where all or none succeed v is 0, and each group counts as one.
-
-    Raises:
-        ValueError: No group.
     """
     if not counts:
         raise ValueError("a share of no groups has no meaning")
@@ -147,11 +137,7 @@ class Share(NamedTuple):
 
 
 def spearman(first: Floats, second: Floats) -> float | None:
-    """Spearman's rank correlation of two lists of numbers, -1 to 1; None if one of them is constant.
-
-    Raises:
-        ValueError: The lists have different lengths, or fewer than two numbers.
-    """
+    """Spearman's rank correlation of two lists of at least two numbers, -1 to 1; None if one of them is constant."""
     if len(first) != len(second) or len(first) < 2:
         raise ValueError(f"a rank correlation needs two lists of one length, got {len(first)} and {len(second)}")
     if np.ptp(first) == 0 or np.ptp(second) == 0:

@@ -42,7 +42,6 @@ class Inverted:
 
     @property
     def exact(self) -> bool:
-        """Every token, in its place, and none more."""
         return self.found == self.true
 
     @property
@@ -60,7 +59,6 @@ class TokenExact(Successes[Inverted]):
     )
 
     def succeeds(self, row: Inverted) -> bool:
-        """Every token, in its place, and none more."""
         return row.exact
 
 
@@ -70,7 +68,6 @@ class TokenPartial(Ratio[Inverted]):
     description = Description("token_partial", "Tokens recovered", "Share of the inputs' tokens found in their places.")
 
     def of_example(self, row: Inverted) -> tuple[int, int]:
-        """Of one input."""
         return sum(row.matches), len(row.true)
 
 
@@ -86,7 +83,6 @@ class TokenPartialMean(Mean[Inverted]):
     )
 
     def of_example(self, row: Inverted) -> float:
-        """0-100."""
         return 100 * sum(row.matches) / len(row.true)
 
 
@@ -109,7 +105,6 @@ class Claimed(Successes[Inverted]):
         )
 
     def succeeds(self, row: Inverted) -> bool:
-        """Right or wrong."""
         return row.claimed
 
 
@@ -121,11 +116,9 @@ class Claims(ExampleMetric[Inverted]):
     )
 
     def statistics(self, rows: Sequence[Inverted]) -> Floats:
-        """(n, 1): 1 for a claim."""
         return np.array([[row.claimed] for row in rows], np.float64)
 
     def combine(self, sums: Floats) -> Floats:
-        """The sum."""
         return sums[..., 0]
 
 
@@ -137,7 +130,6 @@ class FalseDiscovery(Ratio[Inverted]):
     )
 
     def of_example(self, row: Inverted) -> tuple[int, int]:
-        """Of one input."""
         return int(row.claimed and not row.exact), int(row.claimed)
 
 
@@ -161,7 +153,6 @@ class TokenLabelled(Ratio[Inverted]):
         )  # fmt: skip
 
     def of_example(self, row: Inverted) -> tuple[int, int]:
-        """Of one input."""
         pairs = zip(row.labels, row.matches, strict=False)
         found = [match for label, match in pairs if label is not None and self.label in (None, label)]
         return sum(found), len(found)
@@ -179,7 +170,6 @@ class TokenUnlabelled(Ratio[Inverted]):
     )
 
     def of_example(self, row: Inverted) -> tuple[int, int]:
-        """Of one input."""
         found = [match for label, match in zip(row.labels, row.matches, strict=False) if label is None]
         return sum(found), len(found)
 
@@ -216,9 +206,6 @@ def token_inversion(rows: Sequence[Inverted]) -> Values:
     ``token_partial_mean``, ``claims``, ``claimed``, ``false_discovery_rate``; with labelled tokens, ``token_labelled``
     (all labels), ``token_unlabelled`` and ``token_labelled/<label>``; and with several input lengths,
     ``token_exact/<length>`` and ``claimed/<length>`` for each.
-
-    Raises:
-        ValueError: No rows, or a row with labels for some of its tokens only.
     """
     if not rows:
         raise ValueError("there is nothing to score: no rows")

@@ -7,6 +7,14 @@ that are written without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) e
 In a text without letters and digits ("?!", ":)"), each character other than white space is a word, so that every
 non-blank text has a word and a perfect prediction scores 100.
 
+``treebank_tokens`` are those of the Vec2Text papers' token-set F1, with case and with punctuation as tokens:
+
+    treebank_tokens("Mr. Smith can't pay $3.50.")  ->  ["Mr.", "Smith", "ca", "n't", "pay", "$", "3.50", "."]
+
+The papers use NLTK's ``word_tokenize``, which needs a downloaded model for the ends of sentences. Here a full stop
+inside a text ends a sentence unless it follows an initial, a title or an abbreviation with inner dots, and on one
+sentence the tokens are NLTK's (tests/metrics/test_token_sets.py).
+
 Differences from the papers: Vec2Text (section 4, "token F1") compares the *sets* of NLTK's tokens, with case and with
 punctuation as tokens, so that every full stop counts as a match; GEIA (section 4.2) compares sets of subword tokens
 over all examples together. Here repeated words count repeatedly, and the mean is over examples.
@@ -18,7 +26,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 # Blocks of the scripts without spaces: Thai and Lao, Burmese, Khmer, Han with its radicals, kana, bopomofo.
@@ -85,13 +93,7 @@ def needs_boundary(character: str) -> bool:
 
 
 class Overlap(NamedTuple):
-    """Multiset overlap of predicted and reference items, each 0-100.
-
-    Attributes:
-        precision: Share of the predicted items that are in the reference, with repetitions.
-        recall: Share of the reference's items that are in the prediction, with repetitions.
-        f1: Their harmonic mean; 0 if nothing is shared.
-    """
+    """Overlap of predicted and reference items with repetitions, each 0-100."""
 
     precision: float
     recall: float
@@ -99,11 +101,7 @@ class Overlap(NamedTuple):
 
 
 def overlap(reference: Sequence[object], prediction: Sequence[object]) -> Overlap:
-    """Multiset precision, recall and F1 of a list of items; all 0 for an empty prediction.
-
-    Raises:
-        ValueError: The reference is empty, so recall is undefined.
-    """
+    """Multiset precision, recall and F1 of a list of items; all 0 for an empty prediction. The reference has items."""
     if not reference:
         raise ValueError("recall has no meaning for an empty reference")
     shared = (Counter(reference) & Counter(prediction)).total()
@@ -157,3 +155,45 @@ def same_words(reference: str, prediction: str) -> bool:
     Many embedders see neither case nor spaces, so that no attacker can know them.
     """
     return words(reference) == words(prediction)
+
+
+# The Penn Treebank's tokens wherever they stand; three dots or more are one token.
+_ALONE = re.compile(r"\.{2,}|--|[»”\u2019;@#$%&?!*\u2012-\u2015\[\](){}<>]")
+_COLON = re.compile(r"[:,](?!\d)")  # "12:30" and "3,000" stay whole
+_OPENING = re.compile(r"`+|[«“\u2018„]")
+_OPENING_QUOTE = re.compile(r"(?:^|(?<=[ (\[{<]))(?:\"|'')")
+_CLOSING_QUOTE = re.compile(r"\"|''")
+_OPENING_APOSTROPHE = re.compile(r"(?i)(?<!\w)'(?=\w)(?!(?:re|ve|ll|m|t|s|d|n)\b)")
+_CLOSERS = r"[\])}>\"'»”\u2019]*"
+_LAST_STOP = re.compile(rf"(?<=[^.])\.(?={_CLOSERS}\s*$)")
+_INNER_STOP = re.compile(rf"(\S*[^.\s])\.(?={_CLOSERS}\s)")
+_CLITIC = re.compile(r"(?<=[^' ])('[sSmMdD]?|'ll|'LL|'re|'RE|'ve|'VE|n't|N'T)(?= )")
+_TWO_WORDS = re.compile(
+    r"(?i)\b(?:(can)(not)|(d)('ye)|(gim)(me)|(gon)(na)|(got)(ta)|(lem)(me)|(more)('n))\b|\b(wan)(na)(?=\s)"
+    r"|(?<= )('t)(is|was)\b"
+)
+_TITLES = re.compile("capt|co|col|corp|dept|dr|gen|inc|jr|ltd|mr|mrs|ms|no|prof|rev|sgt|sr|st|vs")
+
+
+@lru_cache(maxsize=8192)
+def treebank_tokens(text: str) -> tuple[str, ...]:
+    """The tokens of ``text`` in order; () for a blank text."""
+    text = _OPENING.sub(r" \g<0> ", _INNER_STOP.sub(_inner_stop, text))
+    text = _OPENING_QUOTE.sub(" `` ", text)
+    text = _LAST_STOP.sub(" . ", _OPENING_APOSTROPHE.sub("' ", text))
+    text = _COLON.sub(r" \g<0> ", _ALONE.sub(r" \g<0> ", text))
+    text = " ".join(_CLOSING_QUOTE.sub(" '' ", text).split())
+    text = _CLITIC.sub(r" \1", f" {text} ")
+    return tuple(_TWO_WORDS.sub(_apart, text).split())
+
+
+def _inner_stop(match: re.Match[str]) -> str:
+    """A word and its full stop, apart where the full stop ends a sentence."""
+    word = match[1].lstrip("(['\"`“\u2018")
+    initial = len(word) == 1 and word.isalpha() and word.isupper()
+    abbreviated = initial or "." in word or _TITLES.fullmatch(word.lower())
+    return match[0] if abbreviated else f"{match[1]} ."
+
+
+def _apart(match: re.Match[str]) -> str:
+    return " ".join(part for part in match.groups() if part)

@@ -1,7 +1,7 @@
 """Precision, recall and F1 of a prediction's words, or of sets of words or token ids.
 
 ``token_*``   over words with repetitions; means over texts (``unembed.metrics.tokens``)
-``token_set_f1``  over sets of Treebank tokens; a mean over texts (``unembed.metrics.treebank``)
+``token_set_f1``  over sets of Treebank tokens; a mean over texts (``unembed.metrics.tokens``)
 ``micro_*``   over sets, summed over all texts before dividing: GEIA's classification view (section 4.2)
 """
 
@@ -15,8 +15,7 @@ import numpy as np
 from unembed.metrics.base import Description, ExampleMetric, Mean, quotient
 from unembed.metrics.scored import Scored
 from unembed.metrics.statistics import Floats
-from unembed.metrics.tokens import overlap, words
-from unembed.metrics.treebank import treebank_tokens
+from unembed.metrics.tokens import overlap, treebank_tokens, words
 
 Part = Literal["precision", "recall", "f1"]
 PARTS: tuple[Part, ...] = ("f1", "precision", "recall")  # in the order of tables
@@ -36,16 +35,13 @@ class TokenOverlap(ExampleMetric[Scored]):
 
     @property
     def shares(self) -> object:
-        """The three parts share their statistics."""
         return type(self)
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
-        """(n, 4); see the class."""
         found = [overlap(words(row.reference), words(row.prediction)) for row in rows]
         return np.array([(*(getattr(one, part) for part in PARTS), 1.0) for one in found], np.float64)
 
     def combine(self, sums: Floats) -> Floats:
-        """The mean."""
         return quotient(sums[..., PARTS.index(self.part)], sums[..., 3])
 
 
@@ -61,7 +57,6 @@ class TokenSetF1(Mean[Scored]):
     )
 
     def of_example(self, row: Scored) -> float:
-        """0-100."""
         wanted, offered = set(treebank_tokens(row.reference)), set(treebank_tokens(row.prediction))
         return 200 * len(wanted & offered) / (len(wanted) + len(offered))
 
@@ -89,7 +84,6 @@ class TokenCount(Mean[Scored]):
         self.side = of
 
     def of_example(self, row: Scored) -> float | None:
-        """Tokens; None if they were not counted."""
         if row.subwords is None or row.subwords.lengths is None:
             return None
         return float(row.subwords.lengths[self.side == "prediction"])
@@ -125,11 +119,9 @@ class MicroOverlap(ExampleMetric[Scored]):
 
     @property
     def shares(self) -> object:
-        """The three parts over the same items share their statistics."""
         return type(self), self.items
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
-        """(n, 3); see the class."""
         return np.array([self._sizes(row) for row in rows], np.float64)
 
     def _sizes(self, row: Scored) -> tuple[int, int, int]:
@@ -144,7 +136,6 @@ class MicroOverlap(ExampleMetric[Scored]):
         )
 
     def combine(self, sums: Floats) -> Floats:
-        """The values from sums of shared, predicted and true items."""
         shared, offered, wanted = (sums[..., place] for place in range(3))
         above, below = {
             "precision": (100 * shared, offered),

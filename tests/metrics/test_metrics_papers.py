@@ -20,8 +20,8 @@ from support.scored import spans_of
 from unembed.core.examples import Span
 from unembed.metrics.end_token import MicroTokensAndEnd
 from unembed.metrics.entities import entity_words, recovered_entity_pieces, recovered_entity_words
+from unembed.metrics.entity_recovery import names
 from unembed.metrics.fluency import StopWordDifference, StopWordRate
-from unembed.metrics.names import names
 from unembed.metrics.rouge import ClippedBleu1, ClippedRouge1
 from unembed.metrics.scored import Likelihood, Scored, Sets
 from unembed.metrics.scoring import score

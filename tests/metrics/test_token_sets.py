@@ -11,7 +11,7 @@ from unembed.callbacks.scoring import subwords_of
 from unembed.core.examples import Span
 from unembed.metrics.scored import Scored, Sets
 from unembed.metrics.scoring import score
-from unembed.metrics.treebank import treebank_tokens
+from unembed.metrics.tokens import treebank_tokens
 from unembed.reports.breakdowns import length_table
 from unembed.reports.wording import measure
 

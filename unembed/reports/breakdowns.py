@@ -10,10 +10,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, TypeAdapter
 
 from unembed.metrics.attributes import PREFIX, SOURCES
-from unembed.metrics.lengths import BOUNDS, BY_LENGTH, LENGTHS, LONGER, OF_LENGTH
-from unembed.metrics.lexicon import LexiconEntityRecovery
+from unembed.metrics.entity_recovery import LexiconEntityRecovery
 from unembed.metrics.scored import Scored
-from unembed.metrics.scoring import CHIEF, TRANSLATED
+from unembed.metrics.scoring import BOUNDS, BY_LENGTH, CHIEF, LENGTHS, LONGER, OF_LENGTH, TRANSLATED
 from unembed.metrics.token_inversion import Inverted, TokenExact, TokenPartial, by_length, by_position, exact_by_cost
 from unembed.reports.charts import COLOURS, Bars, Chart, Series, grouped_bars, line_chart, trade_off
 from unembed.reports.numbers import DASH, number, shown

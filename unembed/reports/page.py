@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from unembed.core.errors import printable
 from unembed.metrics.attributes import PREFIX
-from unembed.metrics.lengths import BY_LENGTH
+from unembed.metrics.scoring import BY_LENGTH
 from unembed.metrics.statistics import evenly
 from unembed.reports.breakdowns import (
     attribute_table,

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from unembed.metrics.description import Description
 from unembed.metrics.entity_recovery import EntityRecovery
-from unembed.metrics.lengths import BY_LENGTH
-from unembed.metrics.scoring import text_metrics
+from unembed.metrics.scoring import BY_LENGTH, text_metrics
 from unembed.metrics.token_inversion import (
     Claimed,
     Claims,
