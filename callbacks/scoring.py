@@ -58,71 +58,51 @@ def score_predictions(
     Returns:
         The rows of predictions.jsonl, sorted by index, and the metrics.
     """
-    examples = datamodule.examples("test")
     indices = sorted(predictions)
     chosen = [predictions[index] for index in indices]
+    examples = [datamodule.examples("test")[index] for index in indices]
     best = [prediction.candidates[0] for prediction in chosen]
-    references = [examples[index].reference for index in indices]
+    references = [example.reference for example in examples]
     tagged = models.entities(references)
-    # A tagger's labels differ from those of the data, and the training text was not tagged.
-    known = training_entities if tagged is None else None
-    spans = [examples[index].spans for index in indices] if tagged is None else tagged
+    spans = [example.spans for example in examples] if tagged is None else tagged
     # Fluency is undefined for a set of words.
     fluent = all(prediction.kind == "sequence" for prediction in chosen)
-    languages = [examples[index].language for index in indices]
-    queries = [_query(examples[index], prediction) for index, prediction in zip(indices, chosen, strict=True)]
-    partial = [prediction.partial for prediction in chosen]
-    received, clean = _cosines(indices, queries, partial, datamodule, embedder)
-    columns = zip(
-        received,
-        clean,
-        models.cosines(references, best),
-        models.likelihoods(best) if fluent else [None] * len(best),
-        subwords_of(references, best, datamodule.tokenizer),
-        _tokens([examples[index] for index in indices], chosen, attack),
-        models.translations(best, languages) if fluent else [None] * len(best),
-        _unseen(references, spans, known),
-        _in_lexicon(references, spans, attack),
-        _entity_words(references, spans, chosen, attack, models),
-        strict=True,
-    )
+    languages = [example.language for example in examples]
     lowercase = models.translation is not None and models.translation.lowercase
-    rows, scored = [], []
-    for index, prediction, text, entities, column in zip(indices, chosen, best, spans, columns, strict=True):
-        cosine, undefended, second, likelihood, subwords, tokens, translation, unseen, in_lexicon, recovered = column
-        scored.append(
-            Scored(
-                reference=examples[index].reference,
-                prediction=text,
-                spans=entities,
-                kind=prediction.kind,
-                # The mean of only those texts that have a vector would be too high.
-                cosine=cosine if None not in received else None,
-                cosine_clean=undefended if None not in clean else None,
-                language=examples[index].language,
-                subwords=subwords,
-                tokens=tokens,
-                cosine_second=second,
-                likelihood=likelihood,
-                translation=translation,
-                translation_reference=examples[index].reference.lower() if lowercase else None,
-                unseen=unseen,
-                in_lexicon=in_lexicon,
-                entity_words=recovered,
-            )
-        )
-        rows.append(
-            {
-                **row_of(examples[index], prediction),
-                "spans": [[span.start, span.end, span.label] for span in entities],
-                **_known(unseen=unseen or None, in_lexicon=in_lexicon or None),
-                "cosine": cosine,
-                **_known(cosine_clean=undefended, language=examples[index].language, translation=translation),
-            }
-        )
-    read = [examples[index] for index in indices]
-    values = score(scored, own=models.metrics)
-    return rows, {**values, **_inversion(read, chosen)}
+    received, clean = _cosines(indices, examples, chosen, datamodule, embedder)
+    columns: dict[str, Sequence[Any] | None] = {
+        "reference": references,
+        "prediction": best,
+        "spans": spans,
+        "kind": [prediction.kind for prediction in chosen],
+        "language": languages,
+        # The mean of only those texts that have a vector would be too high.
+        "cosine": received if None not in received else None,
+        "cosine_clean": clean if None not in clean else None,
+        "cosine_second": models.cosines(references, best),
+        "likelihood": models.likelihoods(best) if fluent else None,
+        "translation": models.translations(best, languages) if fluent else None,
+        "translation_reference": [reference.lower() for reference in references] if lowercase else None,
+        "subwords": subwords_of(references, best, datamodule.tokenizer),
+        "tokens": _tokens(examples, chosen, attack),
+        # A tagger's labels differ from those of the data, and the training text was not tagged.
+        "unseen": _unseen(references, spans, training_entities) if tagged is None else None,
+        "in_lexicon": _in_lexicon(references, spans, attack),
+        "entity_words": _entity_words(references, spans, chosen, attack, models),
+    }
+    known = {name: column for name, column in columns.items() if column is not None}
+    scored = [Scored(**dict(zip(known, row, strict=True))) for row in zip(*known.values(), strict=True)]
+    rows = [
+        {
+            **row_of(example, prediction),
+            "spans": [[span.start, span.end, span.label] for span in one.spans],
+            **_known(unseen=one.unseen or None, in_lexicon=one.in_lexicon or None),
+            "cosine": cosine,
+            **_known(cosine_clean=undefended, language=one.language, translation=one.translation),
+        }
+        for example, prediction, one, cosine, undefended in zip(examples, chosen, scored, received, clean, strict=True)
+    ]
+    return rows, {**score(scored, own=models.metrics), **_inversion(examples, chosen)}
 
 
 def row_of(example: Example, prediction: Prediction) -> dict[str, Any]:
@@ -166,8 +146,8 @@ def _query(example: Example, prediction: Prediction) -> str:
 
 def _cosines(
     indices: list[int],
-    queries: list[str],
-    partial: list[bool],
+    examples: Sequence[Example],
+    predictions: Sequence[Prediction],
     datamodule: InversionDataModule,
     embedder: CachedEmbedder,
 ) -> tuple[list[float | None], list[float | None]]:
@@ -179,6 +159,7 @@ def _cosines(
     Raises:
         QueryLimitError: The limit is reached for a prediction whose search was complete.
     """
+    queries = [_query(example, prediction) for example, prediction in zip(examples, predictions, strict=True)]
     with suppress(QueryLimitError):  # raised again below, where the affected texts are known
         embedder.fill(queries, "scoring")
     received: list[float | None] = []
@@ -193,7 +174,7 @@ def _cosines(
             vectors = embedder.embed(queries[begin : begin + BLOCK], "scoring")
         except QueryLimitError as error:
             done, vectors = error.done, error.vectors
-            if not all(partial[begin + row] for row in range(len(targets)) if row not in done):
+            if not all(predictions[begin + row].partial for row in range(len(targets)) if row not in done):
                 raise
         clean += cosines_at(done, vectors, before)
         if datamodule.hypotheses == "defended":
@@ -213,23 +194,23 @@ def cosines_at(done: Sequence[int], vectors: Tensor, targets: Tensor) -> list[fl
 
 def _unseen(
     references: Sequence[str], spans: Sequence[Sequence[Span]], training: frozenset[tuple[str, str]] | None
-) -> Sequence[tuple[bool, ...] | None]:
+) -> list[tuple[bool, ...]] | None:
     """Whether each span of each reference is unseen in training, if that is known."""
     if training is None:
-        return [None] * len(references)
+        return None
     return [unseen_entities(text, own, training) for text, own in zip(references, spans, strict=True)]
 
 
 def _in_lexicon(
     references: Sequence[str], spans: Sequence[Sequence[Span]], attack: Attack
-) -> Sequence[tuple[bool, ...] | None]:
+) -> list[tuple[bool, ...]] | None:
     """Whether the attack's lexicon has each span of each reference, if it has a lexicon."""
     values = [[span_text(text, span) for span in own] for text, own in zip(references, spans, strict=True)]
-    found = attack.in_lexicon([value for own in values for value in own])
-    if found is None:
-        return [None] * len(references)
-    one = iter(found)
-    return [tuple(next(one) for _ in own) for own in values]
+    answers = attack.in_lexicon([value for own in values for value in own])
+    if answers is None:
+        return None
+    answer = iter(answers)
+    return [tuple(next(answer) for _ in own) for own in values]
 
 
 def _entity_words(
@@ -238,10 +219,10 @@ def _entity_words(
     predictions: Sequence[Prediction],
     attack: Attack,
     models: ScoringModels,
-) -> list[tuple[int, int]] | list[None]:
+) -> list[tuple[int, int]] | None:
     """What EntityWordRecovery counts in each text, where it is asked for and a tagger can read the predictions."""
     if models.tagger is None or not any(isinstance(metric, EntityWordRecovery) for metric in models.metrics):
-        return [None] * len(references)
+        return None
     wanted = [entity_words(text, own) for text, own in zip(references, spans, strict=True)]
     if all(prediction.kind == "set" for prediction in predictions):
         return [
@@ -250,7 +231,7 @@ def _entity_words(
         ]
     best = [prediction.candidates[0] for prediction in predictions]
     offered = map(entity_words, best, models.entities(best) or ())
-    return [recovered_entity_words(own, found) for own, found in zip(wanted, offered, strict=True)]
+    return [recovered_entity_words(own, words) for own, words in zip(wanted, offered, strict=True)]
 
 
 def subwords_of(references: Sequence[str], texts: Sequence[str], tokenizer: str) -> list[Sets]:
@@ -259,12 +240,16 @@ def subwords_of(references: Sequence[str], texts: Sequence[str], tokenizer: str)
     return _sets(declared.tokens(references), declared.tokens(texts))
 
 
-def _tokens(examples: Sequence[Example], predictions: Sequence[Prediction], attack: Attack) -> list[Sets] | list[None]:
+def _tokens(examples: Sequence[Example], predictions: Sequence[Prediction], attack: Attack) -> list[Sets] | None:
+    """Ids by the attack's tokenizer, if it has one; where they are known, of the texts that have them."""
     wanted = attack.tokens([example.reference for example in examples])
-    cut = attack.tokens([prediction.candidates[0] for prediction in predictions])
-    if wanted is None or cut is None:
-        return [None] * len(predictions)
-    return _sets(_own([example.tokens for example in examples], wanted), _own([p.tokens for p in predictions], cut))
+    offered = attack.tokens([prediction.candidates[0] for prediction in predictions])
+    if wanted is None or offered is None:
+        return None
+    return _sets(
+        [ids if example.tokens is None else example.tokens for example, ids in zip(examples, wanted, strict=True)],
+        [ids if one.tokens is None else one.tokens for one, ids in zip(predictions, offered, strict=True)],
+    )
 
 
 def _inversion(examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float | int | None]:
@@ -281,11 +266,6 @@ def _inversion(examples: Sequence[Example], predictions: Sequence[Prediction]) -
         if example.tokens is not None and prediction.tokens is not None
     ]
     return token_inversion(rows) if len(rows) == len(examples) else {}
-
-
-def _own(known: Sequence[Sequence[int] | None], cut: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    """The known ids, or else those of the tokenized text."""
-    return [ids if given is None else given for given, ids in zip(known, cut, strict=True)]
 
 
 def _sets(references: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> list[Sets]:

@@ -187,8 +187,8 @@ def _taus(
         kept = weights[~rows]
         others, _ = _regression(terms[~rows], kept * hits[~rows], kept * total[~rows], start)
         likelihood += _marginal(terms[rows] @ others, hits[rows], total[rows])
-    weighted: Floats = _PRIOR * np.exp(likelihood - likelihood.max())
-    return weighted / weighted.sum()
+    weighted = _PRIOR * np.exp(likelihood - likelihood.max())
+    return np.asarray(weighted / weighted.sum(), np.float64)
 
 
 def _plain(cosines: Sequence[float], words: Sequence[int]) -> Floats:

@@ -91,14 +91,10 @@ class ScoringModels:
         self._tagged.update(zip(unseen, self.tagger.tag(unseen), strict=True))
         return [self._tagged[text] for text in texts]
 
-    def cosines(self, references: Sequence[str], predictions: Sequence[str]) -> list[float] | list[None]:
-        """Cosine of the second embedder's vectors of each pair, -1..1; a list of None without such an embedder.
-
-        Raises:
-            InputError: The embedder cannot be loaded.
-        """
+    def cosines(self, references: Sequence[str], predictions: Sequence[str]) -> list[float] | None:
+        """Cosine of the second embedder's vectors of each pair, -1..1; None without such an embedder."""
         if self.second_embedder is None:
-            return [None] * len(references)
+            return None
         if self._cache_dir is None:
             raise RuntimeError("call ScoringModels.connect before cosines")
         cosines: list[float] = []
@@ -113,29 +109,17 @@ class ScoringModels:
             raise InputError(f"scoring.second_embedder: {error}") from error
         return cosines
 
-    def likelihoods(self, texts: Sequence[str]) -> list[Likelihood] | list[None]:
-        """Log probability of each text under the language model; a list of None without one.
+    def likelihoods(self, texts: Sequence[str]) -> list[Likelihood] | None:
+        """Log probability of each text under the language model; None without one."""
+        return None if self.language_model is None else self.language_model.likelihoods(texts)
 
-        Raises:
-            InputError: The model cannot be loaded.
-        """
-        return [None] * len(texts) if self.language_model is None else self.language_model.likelihoods(texts)
-
-    def translations(self, texts: Sequence[str], languages: Sequence[str | None]) -> list[str | None]:
-        """Each text translated to the given language; None without a translator or a model for that language.
-
-        Raises:
-            InputError: A model cannot be loaded.
-        """
-        return [None] * len(texts) if self.translation is None else self.translation.translate(texts, languages)
+    def translations(self, texts: Sequence[str], languages: Sequence[str | None]) -> list[str | None] | None:
+        """Each text translated to the given language, None without a model for it; None without a translator."""
+        return None if self.translation is None else self.translation.translate(texts, languages)
 
 
 def own_metrics(named: Mapping[str, object]) -> list[TextMetric]:
-    """The metrics of ``scoring.metrics``.
-
-    Raises:
-        InputError: See ``ScoringModels``.
-    """
+    """The metrics of ``scoring.metrics``, checked."""
     taken = {metric.description.key for metric in text_metrics()}
     found: list[TextMetric] = []
     for name, metric in named.items():
@@ -155,17 +139,13 @@ def own_metrics(named: Mapping[str, object]) -> list[TextMetric]:
 def scoring_models(config: DictConfig) -> ScoringModels:
     """The models of ``config.scoring``, unloaded, after checking a temporary copy of each with one text.
 
-    The copy is discarded, so that no model takes memory while an attack trains. Runs older than this key have no
-    models.
-
-    Raises:
-        InputError: See ``ScoringModels.check``.
+    The copy is discarded, so that no model takes memory while an attack trains.
     """
     from hydra.utils import instantiate
 
     models: list[ScoringModels] = []
     for _ in range(2):
-        models.append(instantiate(config.get("scoring"), _convert_="all") or ScoringModels())
+        models.append(instantiate(config.scoring, _convert_="all") or ScoringModels())
         models[-1].connect(Path(config.cache_dir))
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         data = config.get("datamodule") or {}
