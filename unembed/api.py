@@ -14,7 +14,7 @@ import functools
 import logging
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -66,7 +66,8 @@ def load(run: str | Path, *overrides: str, trust: str | Sequence[str] = (), devi
     lines = [*_lines(run=run, vectors=ARRAY), *overrides, *(_lines(trust=trust) if trust else [])]
     with _in_one_sentence():
         attacker = Attacker(*launch.on_run("invert", lines), device)
-        attacker.check()
+        with trusting(attacker.settings.trust):
+            attacker.session.checkpoint(attacker.settings.ckpt_path)  # is there
     return attacker
 
 
@@ -135,15 +136,6 @@ class Attacker:
         """Vectors of texts as the attack reads them, (n, d); texts that were embedded before come from the cache."""
         with _in_one_sentence(), trusting(self.settings.trust):
             return _vectors_of(texts, self.session.service)
-
-    def check(self) -> None:
-        """Check that attack and weights are there.
-
-        Raises:
-            InputError: They are not.
-        """
-        with trusting(self.settings.trust):
-            self.session.checkpoint(self.settings.ckpt_path)
 
     def read(
         self, given: Vectors, max_queries: int | None, *, cosines: bool, trusted: bool, limit: int | None = None
@@ -351,14 +343,14 @@ def _limited(config: DictConfig, max_queries: int | None) -> DictConfig:
 
 def _lines(**values: Any) -> list[str]:
     """Overrides for values of Python; None stands for a default."""
-    return [f"{key}={_written(value)}" for key, value in values.items() if value is not None]
+    return [f"{key}={_override_value(value)}" for key, value in values.items() if value is not None]
 
 
-def _written(value: Any) -> str:
+def _override_value(value: Any) -> str:
     if isinstance(value, str | Path):
         return quoted(value)
     if isinstance(value, Sequence):
-        return f"[{','.join(map(_written, value))}]"
+        return f"[{','.join(map(_override_value, value))}]"
     return {None: "null", True: "true", False: "false"}.get(value, str(value))
 
 
@@ -388,10 +380,8 @@ def _in_one_sentence() -> Iterator[None]:
         raise InputError(message) from error
 
 
-@contextmanager
-def _own_random_numbers() -> Iterator[None]:
-    """Leave the caller's generators of random numbers as they are: a run is opened with its own seed."""
+def _own_random_numbers() -> AbstractContextManager[None]:
+    """Leaves the caller's generators of random numbers as they are: a run is opened with its own seed."""
     from lightning.pytorch.utilities.seed import isolate_rng
 
-    with isolate_rng():
-        yield
+    return isolate_rng()

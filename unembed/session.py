@@ -97,11 +97,7 @@ class Session:
         return _build(self.config.denoiser) if self.config.get("denoiser") is not None else None
 
     def denoised(self, vectors: Tensor) -> Tensor:
-        """Vectors of a store, (n, d), as the attack reads them: through the denoiser, fitted to them, if there is one.
-
-        Raises:
-            InputError: See Denoiser.fit; or the attacker is adaptive, and reads the vectors as they are.
-        """
+        """Vectors of a store, (n, d), as the attack reads them: through the denoiser, fitted to them, if any."""
         if self.denoiser is None:
             return vectors
         if self.threat.adaptive:
@@ -116,11 +112,7 @@ class Session:
         return scoring_models(self.config)
 
     def check(self) -> None:
-        """Check early: the scoring models load, secrets and files are there, and the objective is a metric.
-
-        Raises:
-            InputError: A model does not load, a secret or file is missing, or there is no such metric.
-        """
+        """Check early: the scoring models load, secrets and files are there, and the objective is a metric."""
         _ = self.models, self.threat, self.attack
         if not self.finished:
             check_objective(self.config.objective, self.models)
@@ -145,23 +137,13 @@ class Session:
         return datamodule
 
     def training_data(self, files: Sequence[DataFile] | None) -> InversionDataModule:
-        """The data module of the run's training texts, not connected.
-
-        Args:
-            files: The files that the texts were read from in training; None if that was not recorded.
-
-        Raises:
-            InputError: The files have changed, or the run was exported without them.
-        """
+        """The data module of the run's training texts, not connected; ``files`` as recorded in training, if known."""
         return training_data(self.run, self.trained, files)
 
     def known_data(self, files: Sequence[DataFile] | None) -> InversionDataModule | None:
         """The training data of a finished run, connected, with the defense fitted; arguments as for ``training_data``.
 
         Returns None with a warning if the texts can no longer be read.
-
-        Raises:
-            InputError: The texts can no longer be read, and the defense must be fitted to them.
         """
         try:
             training = self.training_data(files)
@@ -220,15 +202,9 @@ class Session:
         return self._defended if self.threat.hypotheses == "defended" else self.embedder
 
     def restored_attack(self, oracle: CachedEmbedder, dimension: int, ckpt_path: str | None = None) -> Attack:
-        """The trained attack in eval mode on its device, seeded from the configuration.
+        """The trained attack in eval mode on its device, for vectors of ``dimension``, seeded from the configuration.
 
-        Args:
-            oracle: The embedder that the attack queries.
-            dimension: Dimension of the attacked vectors.
-            ckpt_path: A checkpoint to load instead of the run's last one.
-
-        Raises:
-            InputError: The checkpoint does not exist, or its weights do not fit.
+        It queries ``oracle``; ``ckpt_path`` is a checkpoint to load instead of the run's last one.
         """
         seed_everything(self.config.seed, workers=True, verbose=False)
         texts = self.training_texts
@@ -238,11 +214,7 @@ class Session:
         return self.attack.to(torch.device("cuda" if on_gpu else "cpu"))
 
     def checkpoint(self, ckpt_path: str | None) -> Path | None:
-        """The finished checkpoint of the attack; None for an attack that is not trained.
-
-        Raises:
-            InputError: It is missing or damaged.
-        """
+        """The finished checkpoint of the attack; None for an attack that is not trained."""
         return finished_checkpoint(self.run, ckpt_path) if self.attack.trainable else None
 
     def batch_cache(self, output: Path) -> BatchCache:
@@ -252,12 +224,7 @@ class Session:
     def begin_training(self, checkpoint: Path | None, origin: Path | None) -> Any:
         """Connect the attack with its data and its embedder; return Lightning's trainer for it.
 
-        Args:
-            checkpoint: That of a killed run, which is resumed.
-            origin: The run whose weights the training begins with.
-
-        Raises:
-            InputError: The data have changed since the run began, or the origin has another attack or embedder.
+        ``checkpoint`` is that of a killed run, which is resumed; ``origin`` the run whose weights are trained further.
         """
         attack, data = self.attack, self.datamodule
         if self.config.ckpt_path is not None:
@@ -279,20 +246,13 @@ class Session:
         return trainer
 
     def run_trials(self, output: Path, count: int, checkpoint: Path | None, other_data: bool) -> bool:
-        """Test the attack of a finished run ``count`` times with different random numbers.
+        """Test the attack of a finished run ``count`` times with different random numbers; return if this is rank 0.
 
         Args:
             output: The directory of the results.
             count: Number of trials.
             checkpoint: The weights; None for an attack that is not trained.
             other_data: Whether other texts than the run's are tested on.
-
-        Returns:
-            Whether this is rank 0.
-
-        Raises:
-            InputError: The directory already holds other results, the run's texts have changed, or trials are asked of
-                an attack without random numbers.
         """
         files, attack, data = data_of(self.run), self.attack, self.datamodule
         if not other_data:
@@ -331,13 +291,9 @@ class Session:
     def _callbacks(
         self, output: Path, training: InversionDataModule | None, configured: Sequence[Callback], *last: Callback
     ) -> list[Callback]:
-        """All callbacks of a training or a test, in their order.
+        """All callbacks of a training or a test, in their order; ``last`` come after the results are written.
 
-        Args:
-            output: Directory of the results.
-            training: Data module of the attack's training text; without it, no baseline and no analyses are computed.
-            configured: Callbacks of the configuration.
-            last: Those that come last, after the results are written.
+        Without ``training``, the data module of the attack's training text, there is no baseline and no analysis.
         """
         for callback in configured:
             if isinstance(callback, Testing):

@@ -64,11 +64,7 @@ class Settings(BaseModel):
 
 
 def read_settings(words: Sequence[str]) -> Settings:
-    """Directories and ``key=value`` in any order; a directory may have ``=`` in its name.
-
-    Raises:
-        InputError: An unknown key, an invalid value, or no directory.
-    """
+    """Directories and ``key=value`` in any order; a directory may have ``=`` in its name."""
     known = sorted(set(Settings.model_fields) - {"directories"})
     values: dict[str, object] = {}
     directories = []

@@ -100,11 +100,7 @@ def export(settings: DictConfig, config: DictConfig) -> None:
 
 
 def portable(config: DictConfig) -> dict[str, Any]:
-    """Plain values of a run's configuration, for another machine.
-
-    Raises:
-        InputError: A value is a path of this machine (one line each).
-    """
+    """Plain values of a run's configuration, for another machine."""
     from hydra.utils import get_object
 
     from unembed.callbacks.testing import Testing  # imports torch
@@ -146,9 +142,6 @@ def copy_weights(checkpoint: Path, target: Path) -> None:
     """Write the weights of a checkpoint: large matrices in eight bits, the rest in half precision.
 
     Loading gives float32 again (runs/checkpoints.py).
-
-    Raises:
-        InputError: A weight is too large for float16.
     """
     import torch
 

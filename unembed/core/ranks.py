@@ -37,11 +37,7 @@ def of_every_rank(value: Any) -> list[Any]:
 
 
 def check_devices(trainer: Mapping[str, Any]) -> None:
-    """Check that this machine has the devices that the settings of the trainer ask for; imports Lightning.
-
-    Raises:
-        InputError: It has not.
-    """
+    """Check that this machine has the devices that the settings of the trainer ask for; imports Lightning."""
     from lightning.pytorch.accelerators import AcceleratorRegistry, CUDAAccelerator, MPSAccelerator
 
     asked, devices = trainer.get("accelerator", "auto"), trainer.get("devices", "auto")

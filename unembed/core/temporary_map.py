@@ -34,11 +34,7 @@ class TemporaryMap:
         self._size = self._since = 0
 
     def write(self, content: bytes | memoryview) -> int:
-        """Add bytes.
-
-        Raises:
-            InputError: The disk is full.
-        """
+        """Add bytes."""
         try:
             self._size += len(content)
             return self._file.write(content)

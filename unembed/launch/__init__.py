@@ -4,7 +4,8 @@
     python evaluate.py run=runs/x datamodule=files      # a run's own configuration with overrides
 
 Exit codes: 0, 2 for a user error (one line per mistake), 130 for Ctrl-C, 143 for SIGTERM, and 1 with a
-traceback for anything else. torch is imported only after all names are right, so that --help is fast.
+traceback for anything else. torch is imported only after all names are right, so that --help is fast. The functions of
+this package and of unembed.runs raise InputError for what the user can correct.
 """
 
 from unembed.launch.checking import check

@@ -218,11 +218,7 @@ def _hint(called: Any, parameter: inspect.Parameter) -> Any:
 
 
 def locate(target: str) -> Callable[..., Any]:
-    """Import the object that a ``_target_`` names.
-
-    Raises:
-        InputError: The module or name does not exist; names the nearest one.
-    """
+    """Import the object that a ``_target_`` names."""
     found: Any = None
     parts = target.split(".")
     for end, part in enumerate(parts, start=1):

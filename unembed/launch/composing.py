@@ -161,11 +161,7 @@ def settle(node: DictConfig | ListConfig, *, measure: bool = False) -> None:
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
-    """``config`` as plain containers with all interpolations resolved, the form of a run's config.yaml.
-
-    Raises:
-        InputError: A value is missing or refers to nothing.
-    """
+    """``config`` as plain containers with all interpolations resolved, the form of a run's config.yaml."""
     try:
         return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
     except OmegaConfBaseException as error:
@@ -194,11 +190,7 @@ def grid_of(command: str, words: Sequence[str]) -> dict[str, str]:
 
 
 def spread_out(command: str, words: Sequence[str]) -> list[str]:
-    """The overrides of a multirun with the grid of its experiment; a key on the command line replaces the grid's.
-
-    Raises:
-        InputError: Several experiments are swept, and one of them is a grid.
-    """
+    """The overrides of a multirun with the grid of its experiment; a key on the command line replaces the grid's."""
     given = Given(words)
     swept = [o for o in given.groups if o.key_or_group == "experiment" and o.is_sweep_override()]
     for line in (line for o in swept for line in elements(o)):
@@ -221,9 +213,6 @@ def amend(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
 
     ``datamodule=files`` replaces the node ``datamodule`` by that option's file, ``datamodule.path=x.jsonl`` then sets a
     key in it, in whatever order they are given. ``+key=value`` adds and ``~key`` removes, as in Hydra.
-
-    Raises:
-        InputError: Misspelt groups, options or keys; one line each.
     """
     amended, errors = survey_amended(config, overrides)
     raise_all(errors)

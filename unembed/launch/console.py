@@ -60,36 +60,22 @@ class Printable(logging.Formatter):
 
 
 class LogFile(logging.FileHandler):
-    """A log file that reports a write error, such as a full disk, once and without a traceback for each record."""
-
-    failed = False
+    """A log file in a directory that is made later; on a full disk it ends, and the command goes on."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8", delay=True)
         self.setFormatter(Printable("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, unless an earlier write failed."""
-        try:
-            if not self.failed and Path(self.baseFilename).parent.is_dir():
+        """Write a record if the directory is there."""
+        with contextlib.suppress(OSError):
+            if Path(self.baseFilename).parent.is_dir():
                 super().emit(record)
-        except OSError:  # it could not be opened
-            self.handleError(record)
 
     def close(self) -> None:
         """Close the file; buffered lines may be lost."""
         with contextlib.suppress(OSError):
             super().close()
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Report a failed file; errors in a record itself are left to logging."""
-        error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
-            super().handleError(record)
-        elif not self.failed:
-            self.failed = True
-            with contextlib.suppress(OSError):
-                print(printable(f"{self.baseFilename}: {error.strerror}: the log ends here"), file=sys.stderr)
 
 
 class Terminal(logging.StreamHandler[TextIO]):
@@ -106,15 +92,11 @@ class Terminal(logging.StreamHandler[TextIO]):
         with bars.tqdm.external_write_mode(self.stream) if bars is not None else contextlib.nullcontext():
             super().emit(record)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Ignore write errors: stderr may lead to a full disk, or to a process that has ended."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handleError(record)
-
 
 def begin() -> None:
     """Show messages on stderr from here on, before anything heavy is imported; the log file comes later."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # C++ code prints without a logger
+    logging.raiseExceptions = False  # a full disk, or a terminal that was closed, ends no command
     logging.basicConfig(level=logging.INFO, handlers=[Terminal()], force=True)
     warnings.showwarning = _log_warning
     sys.excepthook = _show_traceback

@@ -69,9 +69,6 @@ def on_run(
 
     The run's own logger is dropped; name a logger in ``overrides`` to use one. ``first`` checks what it can of the
     settings before anything heavy is imported.
-
-    Raises:
-        InputError: The run does not exist; or one line for each mistake in either.
     """
     known = [*map(str, OmegaConf.load(CONFIGS / f"{command}.yaml")), *default_groups(command)]
     overrides = [as_text(word) for word in _with_vectors(overrides)] if "vectors" in known else [*overrides]
@@ -107,14 +104,8 @@ def stored_config(
 ) -> DictConfig:
     """A run's config.yaml, checked; its directories are updated if the run was moved.
 
-    Args:
-        directory: The run directory.
-        trust: Modules, models, hosts and variables that it may name besides our own.
-        given: Keys set on the command line, which replace the run's.
-        cache_dir: A cache given on the command line; by default the run's own, if it exists.
-
-    Raises:
-        InputError: It names something untrusted, a link leads out of the run, or it is not a run's configuration.
+    ``trust`` is what it may name besides our own; the keys in ``given`` are set on the command line. Without
+    ``cache_dir``, the cache is the run's own, if it exists.
     """
     from unembed.runs.trust import check_trusted, trusting
 
@@ -160,13 +151,7 @@ def _run_of(settings: DictConfig) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class DefensePoint:
-    """One defense at one strength.
-
-    Attributes:
-        name: Its name in tables.
-        overrides: Its overrides.
-        config: The complete resolved configuration with this defense.
-    """
+    """One defense at one strength: its name in tables, its overrides, and the resolved configuration with it."""
 
     name: str
     overrides: tuple[str, ...]
@@ -179,10 +164,6 @@ def defense_points(
     """The configuration of a run under each defense of ``lines``; ``key`` names the list in messages.
 
     ``config_dir`` is a directory with the user's own configurations, or None.
-
-    Raises:
-        InputError: One line for each mistake: a misspelt name, an invalid value, a key outside the defense, a defense
-            that is listed twice.
     """
     points: list[DefensePoint] = []
     errors: list[str] = []
@@ -216,15 +197,9 @@ def defense_points(
 
 
 def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
-    """The configuration for resuming a run; None if the command starts a new run.
+    """The configuration for resuming a run; None if the command, composed as ``config``, starts a new run.
 
-    Args:
-        config: The composed command: names the directory, the checkpoint, and what is trusted.
-        overrides: The command line.
-
-    Raises:
-        InputError: A value that may not change differs from the run's (one line each); or the run's config names
-            something untrusted that the command does not name; or it would write outside the run directory.
+    The run's own config must name nothing untrusted, and must not write outside the run directory.
     """
     directory = Path(str(config.run_dir))
     if config.get("ckpt_path") is None or not (directory / layout.CONFIG).is_file():

@@ -56,11 +56,7 @@ def is_named(run: str) -> bool:
 
 
 def find_run(named: str, key: str) -> Path:
-    """The run directory that a value of the config key ``key`` names; a directory comes before a shipped attacker.
-
-    Raises:
-        InputError: There is neither, or the hub's repository cannot be had.
-    """
+    """The run directory that a value of the config key ``key`` names; a directory comes before a shipped attacker."""
     if named.startswith(_HUB):
         return _download(named, key, Path(default_cache()))
     directory = Path(named).expanduser()
@@ -79,9 +75,6 @@ def fitting_attacker(vectors: str, dimension: int | None = None) -> str:
     """The name of the shipped attacker for the dimension of ``vectors``; of a store, where only one is shipped.
 
     ``dimension`` is that of vectors that are no file.
-
-    Raises:
-        InputError: None is shipped, none fits, or several do.
     """
     known = {name: int(read_json(SHIPPED / name / layout.RECORD)["embedder"]["dimension"]) for name in shipped()}
     training = command("train", "embedder=<that of the vectors>", "datamodule=files", "datamodule.path=<file>")

@@ -1,19 +1,14 @@
 """Training that begins with another run takes that run's settings of the attack, unless the command line chooses some.
 
-    python train.py init_from=minilm datamodule=files datamodule.path=mine.jsonl
+python train.py init_from=minilm datamodule=files datamodule.path=mine.jsonl
 
-    embedder=...                     the origin's; with another one, the weights would read nothing
-    attack=...                       the origin's, with the origin's values; attack.<key>=<value> changes one of them
-    attack.optimizer.*lr             half the origin's learning rates, unless attack.optimizer... is given;
-                                     smaller batches lower them further, by the square root of the ratio
-    attack.optimizer.warmup_steps    10, unless attack.optimizer... is given
-    callbacks.blending               the share of the trained weights that reads validation texts best is kept, and else
-                                     the origin's; callbacks.blending=null keeps the trained ones, and
-                                     +callbacks.blending.texts=<n> reads so many texts
-    trainer.max_epochs               4 passes over the texts, unless trainer.max_... is given: more learn by heart
-    datamodule.max_tokens            the origin's, and so is datamodule.tokenizer
-
-Without this the new attack would need the same layers, widths and vocabulary, each typed again.
+embedder=...  attack=...         the origin's, with the origin's values; attack.<key>=<value> changes one of them
+attack.optimizer.*lr             half the origin's, unless attack.optimizer... is given; smaller batches lower them
+                                 further, by the square root of the ratio; warmup_steps becomes 10
+callbacks.blending               the share of the trained weights that reads validation texts best is kept, and else
+                                 the origin's; callbacks.blending=null keeps the trained ones
+trainer.max_epochs               4 passes over the texts, unless trainer.max_... is given: more learn by heart
+datamodule.max_tokens, tokenizer the origin's
 """
 
 from __future__ import annotations
@@ -37,11 +32,7 @@ _BLENDING = "unembed.callbacks.blending.Blending"
 
 
 def compose(command: str, overrides: Sequence[str]) -> DictConfig:
-    """The configuration of ``unembed <command> <overrides>``; values are not checked, see :func:`checking.check`.
-
-    Raises:
-        InputError: Misspelt groups, options or keys; one line each.
-    """
+    """The configuration of ``unembed <command> <overrides>``; values are not checked, see :func:`checking.check`."""
     configs, errors = survey(command, with_origin(overrides))
     raise_all(errors)
     config = fine_tuned(configs[0], overrides)
@@ -65,13 +56,7 @@ def with_origin(overrides: Sequence[str]) -> list[str]:
 def fine_tuned(config: DictConfig, overrides: Sequence[str], of_job: Sequence[str] | None = None) -> DictConfig:
     """The configuration with the origin's attack, changed by ``overrides``; unchanged where there is no origin.
 
-    Args:
-        config: Composed from the result of ``with_origin``.
-        overrides: The command line.
-        of_job: The overrides of one job of a multirun, with one value each; by default ``overrides``.
-
-    Raises:
-        InputError: The origin names classes that are not trusted; or an override changes a key that it lacks.
+    ``config`` is composed from the result of ``with_origin``; ``of_job`` are the overrides of one job of a multirun.
     """
     given = Given(overrides)
     if (origin := _origin(given)) is None:

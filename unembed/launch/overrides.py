@@ -119,11 +119,7 @@ def parts() -> dict[str, tuple[str, ...]]:
 
 
 def search_path_of(directory: str | None) -> list[str]:
-    """The override that adds a config directory to the search path; empty for None.
-
-    Raises:
-        InputError: The directory does not exist, or one of its files is too large for a configuration.
-    """
+    """The override that adds a config directory to the search path; empty for None."""
     if directory is None:
         return []
     path = Path(directory).expanduser().absolute()
@@ -138,11 +134,7 @@ def search_path_of(directory: str | None) -> list[str]:
 
 
 def refuse_secrets(words: Sequence[str]) -> None:
-    """Refuse a command line that contains a password, before any parser could quote it.
-
-    Raises:
-        InputError: One line for each such word, with its key only.
-    """
+    """Refuse a command line that contains a password, before any parser could quote it."""
     from unembed.datamodules.vector_stores.address import address_error
 
     messages = []
@@ -205,12 +197,9 @@ def one_line(error: Exception) -> str:
 
 
 class Given:
-    """The overrides of a command line, parsed with Hydra's parser.
+    """The overrides of a command line, parsed with Hydra's parser: ``overrides`` that are valid, and ``errors``.
 
-    Attributes:
-        overrides: The valid ones; lists of options are rewritten for Hydra.
-        search: Overrides that add config directories, and thereby groups and options.
-        errors: A message for each override that cannot be parsed.
+    ``search`` are those that add config directories, and thereby groups and options.
     """
 
     def __init__(self, words: Sequence[str]) -> None:

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
@@ -68,30 +67,25 @@ Task = Callable[..., Any]
 def main(task: Task, command: str) -> None:
     """Run ``task`` on the configuration of the command line, or several times with ``--multirun``.
 
-    All of Hydra's flags work. Errors in overrides and values end the process with code 2 before a run directory is
+    Errors in overrides and values end the process with code 2 before a run directory is
     created. The configuration passed to ``task`` has no interpolations.
     """
     with ending():
         refuse_secrets(commands.arguments())
         arguments = _training_arguments()
-        name = arguments.config_name or command
         overrides = [*arguments.overrides, *search_path_of(arguments.config_dir)]
         console.begin()
         if arguments.help:
             print(_usage(task, command))
-        elif arguments.of_hydra:
-            sys.argv[1:] = commands.arguments()  # Hydra reads them itself
-            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command)(task)()
         elif arguments.cfg is not None:
-            _show(name, overrides, arguments)
+            _show(command, overrides, arguments)
         elif (configs := _inherited()) is not None:
             _run_as_rank(task, configs)
         elif arguments.multirun:
-            _train_several(task, name, overrides)
+            _train_several(task, command, overrides)
         else:
-            chosen = {"--config-name": arguments.config_name, "--config-dir": arguments.config_dir}
-            same = [f"{flag}={value}" for flag, value in chosen.items() if value is not None]
-            _train(task, name, overrides, [*same, *arguments.overrides])
+            own = [] if arguments.config_dir is None else [f"--config-dir={arguments.config_dir}"]
+            _train(task, command, overrides, [*own, *arguments.overrides])
 
 
 def main_on_run(
@@ -147,7 +141,6 @@ def _train(task: Task, command: str, overrides: Sequence[str], words: Sequence[s
     config.run_dir = _own(str(config.run_dir), "run_dir", overrides, config)
     if local_rank() == 0:
         print(printable(f"run directory: {config.run_dir}"), flush=True)
-        _say_if_anew(config)
     _run(task, config, words)
 
 
@@ -185,8 +178,6 @@ def _job(task: Task, overrides: Sequence[str], config: DictConfig) -> Any:
             return objective_of(Path(again.run_dir), again.objective)
         config = again or fine_tuned(config, overrides, given)
         _check([config])
-        if is_first():
-            _say_if_anew(config)
     return _run(task, config, typed)
 
 
@@ -210,6 +201,12 @@ def _check(configs: Sequence[DictConfig]) -> None:
 def _run(task: Task, config: DictConfig, words: Sequence[str]) -> Any:
     """Run the task on a checked configuration; ``words`` start it again."""
     make_absolute(config)
+    run, checkpoints = Path(config.run_dir), (layout.CHECKPOINT, layout.PREVIOUS)
+    if is_first() and config.ckpt_path == "last" and not any((run / name).is_file() for name in checkpoints):
+        # No mistake: a cluster starts every job with it.
+        what, missing = ("checkpoint", layout.CHECKPOINT) if (run / layout.CONFIG).is_file() else ("run", layout.CONFIG)
+        said = f"run_dir={run}: there is no {what} to resume ({missing} is missing), so it starts from the beginning"
+        print(printable(said), flush=True)
     command = [*without(words, "run_dir", "ckpt_path"), f"run_dir={quoted(config.run_dir)}"]
     with (
         ending(config, training=True, command=command),
@@ -218,15 +215,6 @@ def _run(task: Task, config: DictConfig, words: Sequence[str]) -> Any:
         _locked(config.run_dir, "run_dir"),
     ):
         return task(config)
-
-
-def _say_if_anew(config: DictConfig) -> None:
-    """Say that ``ckpt_path=last`` finds no checkpoint, which is no mistake: a cluster starts every job with it."""
-    run = Path(str(config.run_dir))
-    if config.ckpt_path == "last" and not any((run / name).is_file() for name in (layout.CHECKPOINT, layout.PREVIOUS)):
-        what, missing = ("checkpoint", layout.CHECKPOINT) if (run / layout.CONFIG).is_file() else ("run", layout.CONFIG)
-        said = f"run_dir={run}: there is no {what} to resume ({missing} is missing), so it starts from the beginning"
-        print(printable(said), flush=True)
 
 
 def _work_on_run(
@@ -255,11 +243,7 @@ def _work_on_run(
 
 
 def _own(directory: str, key: str, overrides: Sequence[str], config: DictConfig) -> str:
-    """The directory that this process writes; one named after the clock is claimed before another process takes it.
-
-    Raises:
-        InputError: Several processes were started by torchrun or srun, and each would claim its own.
-    """
+    """The directory that this process writes; one named after the clock is claimed before another process takes it."""
     if "RUN_ID" in os.environ or any(root_of(line) == key for line in overrides):
         return directory
     if started_outside() and _is_parallel(config):
@@ -348,17 +332,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _training_arguments() -> argparse.Namespace:
-    """The command line of train.py, with Hydra's flags; ``of_hydra`` is set if Hydra alone handles it."""
+    """The command line of train.py, with Hydra's flags."""
     parser = _parser()
-    parser.add_argument("--run", "-r", action="store_true")
     parser.add_argument("--multirun", "-m", action="store_true")
-    parser.add_argument("--config-name", "-cn")
     parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
     parser.add_argument("--package", "-p")
     parser.add_argument("--resolve", action="store_true")
-    parser.add_argument("--hydra-help", "--version", "--shell-completion", "-sc", dest="of_hydra", action="store_true")
-    parser.add_argument("--info", "-i", dest="of_hydra", nargs="?", const="all")
-    parser.add_argument("--experimental-rerun", dest="of_hydra")
     return parser.parse_intermixed_args(commands.arguments())
 
 

@@ -49,9 +49,6 @@ def load_tensors(path: Path, what: str, *, mmap: bool = False) -> Any:
     """The content of a file that torch.save wrote, on the CPU; with ``mmap`` tensors stay on the disk until used.
 
     ``what`` is the expected content, for messages.
-
-    Raises:
-        InputError: It is damaged, or holds anything but tensors and plain values.
     """
     wrong = f"{path}: not {what}, or a damaged one"
     try:
@@ -81,9 +78,6 @@ def resume_from(directory: Path, ckpt_path: str | None) -> Path | None:
 
     ``last`` in a directory without checkpoint trains from the start: the run was killed before its first one. If the
     last checkpoint is damaged, the previous one is returned with a warning.
-
-    Raises:
-        InputError: The path does not exist, or the file is damaged.
     """
     if ckpt_path is None:
         return None
@@ -98,9 +92,6 @@ def finished_checkpoint(directory: Path, ckpt_path: str | None = None, key: str 
     """The checkpoint of a trained run: ``checkpoints/last.ckpt``, or the file that ``ckpt_path`` names.
 
     ``key`` is the config key that names the run, for messages.
-
-    Raises:
-        InputError: There is none, or it is damaged.
     """
     if ckpt_path not in (None, "last"):
         named = resume_from(directory, ckpt_path)
@@ -129,9 +120,6 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """Load a checkpoint on the CPU: tensors and plain values only.
 
     Callback states are reduced to numbers, since ModelCheckpoint would delete the files that its state names.
-
-    Raises:
-        InputError: It is not a checkpoint, is damaged, or holds other objects, which are never created.
     """
     content = load_tensors(path, "a checkpoint")
     if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
@@ -176,11 +164,7 @@ def numbers_of_callbacks(states: Any) -> dict[str, dict[str, Any]]:
 
 @contextlib.contextmanager
 def resuming_from(checkpoint: Path | None, trainer: Trainer) -> Iterator[None]:
-    """Turn any error that Lightning raises while it restores a checkpoint's training state into one message.
-
-    Raises:
-        InputError: It cannot be restored: the optimizer is another, or the file was modified.
-    """
+    """Turn any error that Lightning raises while it restores a checkpoint's training state into one message."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, AssertionError) as error:
@@ -251,11 +235,7 @@ class WholeCheckpoints(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = True
     ) -> dict[str, Any]:
-        """Load a checkpoint on the CPU, restricted to tensors and plain values.
-
-        Raises:
-            InputError: It is damaged, or holds more than tensors and plain values.
-        """
+        """Load a checkpoint on the CPU, restricted to tensors and plain values."""
         content = load_checkpoint(Path(path))
         if LIGHTNING_VERSION not in content:
             raise InputError(f"{path}: not a checkpoint of a training: it has no {LIGHTNING_VERSION}")

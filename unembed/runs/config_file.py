@@ -57,11 +57,7 @@ def keep_config(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def read_config(directory: Path) -> DictConfig:
-    """The configuration of a run as plain values.
-
-    Raises:
-        InputError: The file is missing, or is not a YAML mapping of plain values.
-    """
+    """The configuration of a run as plain values."""
     from omegaconf import DictConfig, OmegaConf
 
     path = directory / CONFIG
@@ -73,11 +69,7 @@ def read_config(directory: Path) -> DictConfig:
 
 
 def _check_plain(value: Any, key: str, path: Path) -> None:
-    """Check that ``value`` is plain, without interpolations, which could read environment variables.
-
-    Raises:
-        InputError: It is not; names the key and the value.
-    """
+    """Check that ``value`` is plain, without interpolations, which could read environment variables."""
     if isinstance(value, dict):
         for name, child in value.items():
             if not isinstance(name, str | int):
@@ -137,11 +129,7 @@ def note_changes(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def changed_values(directory: Path) -> dict[str, Any]:
-    """The values of the last resumption by key; empty if the run was never resumed with changes.
-
-    Raises:
-        InputError: ``resumed.json`` has another form.
-    """
+    """The values of the last resumption by key; empty if the run was never resumed with changes."""
     values: dict[str, Any] = {}
     for session in _sessions(directory):
         changed = session.get("changed") if isinstance(session, dict) else None

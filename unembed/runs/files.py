@@ -61,11 +61,7 @@ class Row(BaseModel):
 
 
 def read_config(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of a configuration and its values, interpolations unresolved.
-
-    Raises:
-        InputError: The file is missing or has another form.
-    """
+    """The text of a configuration and its values, interpolations unresolved."""
     try:
         content = limits.text(path, limits.LARGEST_CONFIG)
         config = yaml.safe_load(content)
@@ -79,11 +75,7 @@ def read_config(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object of a file.
-
-    Raises:
-        InputError: The file is missing or has another form.
-    """
+    """The JSON object of a file."""
     try:
         return read_json(path)
     except FileNotFoundError as error:
@@ -91,11 +83,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path, kind: type[Line]) -> list[Line]:
-    """The JSON objects of a file with one per line; blank lines are skipped.
-
-    Raises:
-        InputError: The file is missing, or a line is invalid; names it.
-    """
+    """The JSON objects of a file with one per line; blank lines are skipped."""
     adapter, read = TypeAdapter(kind), []
     try:
         for number, line in limits.lines(path):
@@ -111,11 +99,7 @@ def read_lines(path: Path, kind: type[Line]) -> list[Line]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The lines of predictions.jsonl; at least one.
-
-    Raises:
-        InputError: The file is missing, invalid or empty; names it, and the line.
-    """
+    """The lines of predictions.jsonl; at least one."""
     rows = read_lines(path, Row)
     if not rows:
         raise InputError(f"{path}: holds no prediction")
@@ -123,11 +107,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def validated(kind: TypeAdapter[Content], value: Any, where: Path | str, whole: str = "") -> Content:
-    """Validate ``value`` as ``kind``.
-
-    Raises:
-        InputError: It is invalid; names ``where`` it was read, and the field (or ``whole``).
-    """
+    """Validate ``value`` as ``kind``."""
     try:
         return kind.validate_python(value)
     except ValidationError as error:
@@ -159,11 +139,7 @@ def training_of(directory: Path) -> dict[str, Any] | None:
 
 
 def undertrained(training: Mapping[str, Any]) -> str | None:
-    """A warning that ``trainer.max_time`` ended training before the planned steps; else None.
-
-    Args:
-        training: ``training`` of record.json.
-    """
+    """A warning that ``trainer.max_time`` ended ``training`` (of record.json) before the planned steps, or None."""
     steps, planned = training.get("steps"), training.get("planned_steps")
     if training.get("cut_short") is not True or not isinstance(steps, int) or not isinstance(planned, int):
         return None
@@ -181,11 +157,7 @@ def tested_weights(directory: Path) -> str | None:
 
 
 def data_of(directory: Path) -> list[DataFile] | None:
-    """The files that a run was trained on or an evaluation tested on; None if they were not recorded.
-
-    Raises:
-        InputError: data.json has another form.
-    """
+    """The files that a run was trained on or an evaluation tested on; None if they were not recorded."""
     path = directory / DATA
     return validated(TypeAdapter(list[DataFile]), read_json(path).get("files"), path) if path.is_file() else None
 

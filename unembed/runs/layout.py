@@ -79,12 +79,7 @@ def locked(directory: Path, key: str) -> Iterator[None]:
     The lock is a record lock: child processes that survive a killed parent do not inherit it, and NFS supports it. On a
     file system without locks, a warning is logged and no lock is taken.
 
-    Args:
-        directory: The directory of a run or an evaluation.
-        key: The config key that names it, for messages.
-
-    Raises:
-        InputError: Another process holds the lock; the message says which process, on which host, and since when.
+    ``key`` is the config key that names it. The message about another process says which, where, and since when.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / LOCK
@@ -113,12 +108,7 @@ def locked(directory: Path, key: str) -> Iterator[None]:
 
 
 def start(directory: Path, *, resuming: bool, key: str = "run_dir") -> None:
-    """Create the directory of a new run (``key`` run_dir) or of results on a finished run (output_dir).
-
-    Raises:
-        InputError: It already holds a run, and this is not a resumption; nothing is overwritten. Results are never
-            written into the directory of another run.
-    """
+    """Create the directory of a new run (``key`` run_dir) or of results on a finished run (output_dir)."""
     of_run = key == "run_dir"
     if (directory / CONFIG).exists() and not (resuming and (of_run or not (directory / ARTIFACTS).exists())):
         what = "a run; add ckpt_path=last to resume it, or" if of_run else "a run or finished results;"
@@ -133,12 +123,7 @@ def trial_folder(output: Path, number: int) -> Path:
 
 
 def check_links(directory: Path) -> None:
-    """Refuse links in a run that lead out of it: an untrusted run may hold some.
-
-    Raises:
-        InputError: A link leads out of the run, or an entry is neither file nor directory; reading a pipe might not
-            end. The wandb directory is not checked: it has such links, and is never read.
-    """
+    """Refuse links in a run that lead out of it: an untrusted run may hold some."""
     inside = directory.resolve()
     for path in directory.rglob("*"):
         if path.relative_to(directory).parts[0] == "wandb" and not (path.is_symlink() and path.parent == directory):

@@ -59,12 +59,7 @@ def keep(run: Path, folder: Path) -> None:
 
 
 def attack_of(folder: Path, dimension: int) -> Attack:
-    """The attack of a run in eval mode, for vectors of ``dimension``.
-
-    Raises:
-        InputError: It is not a run of a trained attack, names classes that are neither ours nor trusted, or its weights
-            do not fit.
-    """
+    """The attack of a run in eval mode, for vectors of ``dimension``."""
     from hydra.utils import instantiate
 
     attack: Attack = instantiate(_trusted_config(folder).attack, _convert_="all")
@@ -74,11 +69,7 @@ def attack_of(folder: Path, dimension: int) -> Attack:
 
 
 def class_of(folder: Path) -> type:
-    """The class of a run's attack, without building it.
-
-    Raises:
-        InputError: It is not a run, or names classes that are neither ours nor trusted.
-    """
+    """The class of a run's attack, without building it."""
     from hydra.utils import get_class
 
     return get_class(str(_trusted_config(folder).attack._target_))
@@ -93,11 +84,7 @@ def identity(folder: Path) -> str:
 
 
 def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> None:
-    """Check that a finished run was trained on vectors of this embedder.
-
-    Raises:
-        InputError: The run has not finished, or used another embedder; ``key`` is the config key that names the run.
-    """
+    """Check that a finished run was trained on vectors of this embedder."""
     if not (run / layout.CONFIG).is_file():
         reason = f"{layout.CONFIG} is missing" if run.is_dir() else missing(run, "directory")
         raise InputError(f"{key}={run}: not a run directory ({reason})")
@@ -125,17 +112,9 @@ def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> Non
 
 
 def check_origin(run: Path, attack: Mapping[str, Any], fingerprint: str, dimension: int) -> None:
-    """Check that a new run can start from ``run``.
+    """Check that a run with this ``attack`` (plain values) and embedder can start from ``run``.
 
-    Args:
-        run: Directory of a finished run.
-        attack: The new run's attack configuration as plain values.
-        fingerprint: Fingerprint of the new run's embedder.
-        dimension: Dimension of that embedder's vectors.
-
-    Raises:
-        InputError: The run has not finished, used another embedder, or its attack differs in more than training and
-            decoding.
+    It must have finished, with the same embedder and an attack that differs in training and decoding alone.
     """
     check_embedder(run, "init_from", fingerprint, dimension)
     different = [

@@ -70,14 +70,8 @@ class _Need(NamedTuple):
 def check_trusted(config: DictConfig, run: Path, given: Collection[str] = (), built: Collection[str] = ()) -> None:
     """Check that everything a run's configuration would build or ask is ours, the user's or trusted.
 
-    Args:
-        config: The configuration of the run.
-        run: Its directory, for messages.
-        given: Keys and groups set on the command line; their addresses are the user's own.
-        built: The only parts of the configuration that are built; by default all of it.
-
-    Raises:
-        InputError: One line per untrusted item: the key, the value, and the ``trust=`` to add.
+    Addresses under the keys and groups in ``given`` were set on the command line and are the user's own. ``built`` are
+    the only parts of the configuration that are built; by default all of it.
     """
     trusted, messages = _trusted.get(), []
     values = OmegaConf.to_container(config, resolve=False)
