@@ -75,11 +75,8 @@ def locate(model: str, revision: str | None = None) -> ModelFiles:
         return ModelFiles(folder, None, model)
     if not _HUB_NAME.fullmatch(model):
         raise InputError(f"embedder.model={model}: no such folder, and no name of a model on the Hugging Face hub")
-    cached = _in_hub_cache(model, revision)
-    if cached is not None:
-        return ModelFiles(cached, cached.name, model)
-    commit = _commit_on_hub(model, revision)
-    return ModelFiles(_download(model, commit, weights=False), commit, model)
+    downloaded = _in_hub_cache(model, revision) or _download(model, revision, weights=False)
+    return ModelFiles(downloaded, downloaded.name, model)  # the folder is named after the commit
 
 
 def read_json(path: Path) -> Any:
@@ -144,15 +141,26 @@ def _has_weights(folder: Path) -> bool:
     return any(path.is_file() for pattern in _WEIGHTS for path in folder.rglob(pattern))
 
 
-def _commit_on_hub(model: str, revision: str | None) -> str:
-    from huggingface_hub import HfApi, constants
+def _download(model: str, revision: str | None, weights: bool) -> Path:
+    from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import HTTPError, RepositoryNotFoundError, RevisionNotFoundError  # type: ignore[attr-defined]
 
-    looked_for = f"{model} (revision {revision or 'main'})"
-    if constants.HF_HUB_OFFLINE:
-        raise _unreachable(looked_for, "HF_HUB_OFFLINE is set")
+    patterns = list(_DESCRIBING)
     try:
-        commit = HfApi().model_info(model, revision=revision, timeout=_TIMEOUT_SECONDS).sha
+        if weights:
+            names = HfApi().list_repo_files(model, revision=revision)
+            patterns.append(_WEIGHTS[0] if any(name.endswith(".safetensors") for name in names) else _WEIGHTS[1])
+            # Dense modules of older sentence-transformers models come as pytorch_model.bin only
+            patterns.append("*_Dense/*.bin")
+        return Path(
+            snapshot_download(
+                model,
+                revision=revision,
+                allow_patterns=patterns,
+                ignore_patterns=["onnx/*", "openvino/*", "*/onnx/*", "*/openvino/*"],
+                etag_timeout=_TIMEOUT_SECONDS,
+            )
+        )
     except RepositoryNotFoundError as error:
         raise InputError(
             f"embedder.model={model}: no such folder, and the Hugging Face hub has no such model, or keeps it from you "
@@ -163,42 +171,9 @@ def _commit_on_hub(model: str, revision: str | None) -> str:
             f"embedder.revision={revision}: the model {model} has no such branch, tag or commit"
         ) from error
     except (HTTPError, OSError) as error:
-        raise _unreachable(looked_for, str(error) or type(error).__name__) from error
-    if commit is None:
-        raise _unreachable(looked_for, "the hub names no commit")
-    return commit
-
-
-def _download(model: str, commit: str, weights: bool) -> Path:
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
-
-    patterns = list(_DESCRIBING)
-    try:
-        if weights:
-            names = HfApi().list_repo_files(model, revision=commit)
-            patterns.append(_WEIGHTS[0] if any(name.endswith(".safetensors") for name in names) else _WEIGHTS[1])
-            # Dense modules of older sentence-transformers models come as pytorch_model.bin only
-            patterns.append("*_Dense/*.bin")
-        return Path(
-            snapshot_download(
-                model,
-                revision=commit,
-                allow_patterns=patterns,
-                ignore_patterns=["onnx/*", "openvino/*", "*/onnx/*", "*/openvino/*"],
-                etag_timeout=_TIMEOUT_SECONDS,
-            )
-        )
-    except (HTTPError, OSError) as error:
-        raise _unreachable(f"{model} (commit {commit})", str(error) or type(error).__name__) from error
-
-
-def _unreachable(looked_for: str, reason: str) -> InputError:
-    from huggingface_hub import constants
-
-    first_line = reason.strip().splitlines()[0]
-    return InputError(
-        f"the embedding model {looked_for} is not on this machine: there is no folder of that name, it is not in the "
-        f"hub's cache {constants.HF_HUB_CACHE}, and the hub cannot be reached ({first_line}); "
-        "embedder=minilm works offline"
-    )
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"the embedding model {model} (revision {revision or 'main'}) is not on this machine: no folder has that "
+            f"name, it is not in the hub's cache {constants.HF_HUB_CACHE}, and the hub cannot be reached "
+            f"({reason}); embedder=minilm works offline"
+        ) from error

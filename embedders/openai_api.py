@@ -178,11 +178,7 @@ class OpenAIEmbedder:
         return vectors
 
     def stream(self, texts: Sequence[str], on_vectors: OnVectors) -> None:
-        """Hand the vectors of ``texts`` to ``on_vectors`` as they arrive; see ``Remote``.
-
-        The requests run in threads, since Ctrl-C only interrupts the main thread. Pending ones, which are billed, are
-        awaited until a second Ctrl-C.
-        """
+        """See ``Remote``. The requests run in threads, since Ctrl-C only interrupts the main thread."""
         client, stop = self._client(), threading.Event()
         starts = iter(range(0, len(texts), self._batch_size))
         failures: list[BaseException] = []

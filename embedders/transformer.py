@@ -180,9 +180,7 @@ class RelaxedEncoder:
     def __init__(self, embedder: TransformerEmbedder) -> None:
         self.embedder = embedder
 
-    @property
-    def name(self) -> str:
-        return self.embedder.name
+        self.name = embedder.name
 
     @property
     def observation(self) -> Observation:

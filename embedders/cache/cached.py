@@ -106,11 +106,7 @@ class CachedVectors:
         return len(self._locations)
 
     def __getitem__(self, indices: slice | Positions | Tensor | list[int]) -> Tensor:
-        """Vectors at ``indices``, (m, d) float32.
-
-        Raises:
-            InputError: A file of the cache was removed or damaged while in use.
-        """
+        """Vectors at ``indices``, (m, d) float32."""
         chosen = indices.numpy() if isinstance(indices, Tensor) else indices
         try:
             return torch.from_numpy(self._store.read(np.atleast_1d(self._locations[chosen])))
@@ -224,8 +220,7 @@ class CachedEmbedder:
         batch, and with it the last bits of a vector, does not depend on ``world_size``. It does not depend on an
         interrupted earlier call either, because shards hold whole batches.
 
-        Raises:
-            InputError, OSError: As ``embed``; vectors embedded before the error are stored.
+        Errors are those of ``embed``; vectors embedded before the error are stored.
         """
         keys, store = text_keys(texts), self._store
         self.queries.count_asked(purpose, _halves(keys))
@@ -253,13 +248,7 @@ class CachedEmbedder:
         store.flush()
 
     def view(self, texts: Sequence[str]) -> CachedVectors:
-        """The vectors of ``texts`` as an array on disk.
-
-        If a shard is damaged since ``fill``, its texts are embedded again.
-
-        Raises:
-            ValueError: A text is not stored: call ``fill`` first.
-        """
+        """The vectors of ``texts``, which ``fill`` has stored; texts of a shard damaged since are embedded again."""
         keys, store = text_keys(texts), self._store
         store.flush()
         if (store.find(keys) == ABSENT).any():
@@ -269,11 +258,7 @@ class CachedEmbedder:
         return CachedVectors(store, locations)
 
     def flush(self) -> None:
-        """Write buffered vectors to disk.
-
-        Raises:
-            OSError: The disk is full.
-        """
+        """Write buffered vectors to disk."""
         self._store.flush()
 
     @property
