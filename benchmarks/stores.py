@@ -19,8 +19,7 @@ import numpy as np
 from measuring import Clock, command_line
 from numpy.typing import NDArray
 
-from unembed.datamodules.vector_stores.sampling import open_store, sample_store
-from unembed.datamodules.vector_stores.stored_texts import TextStore, stored_texts
+from unembed.datamodules.vector_stores.sampling import TextStore, open_store, sample_store, stored_texts
 
 TOGETHER = 5000  # rows that a client is given at once
 Vectors = NDArray[np.float32]

@@ -20,7 +20,7 @@ import pyarrow.ipc
 import pyarrow.parquet as parquet
 from hypothesis import strategies as st
 
-from unembed.datamodules.vector_stores.qdrant_folder import point_of
+from unembed.datamodules.vector_stores.qdrant import point_of
 from unembed.datamodules.vector_stores.sampling import open_store, sample_store
 
 from .broken import Inputs, Reader, changed, hostile, inputs, json_of, json_values, replaced, weighted, written

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -105,10 +105,8 @@ class Child:
             stdout=subprocess.PIPE, stderr=self._said,
         )  # fmt: skip
         self.close = weakref.finalize(self, _end, self._process, self._said)
-        job = {"module": opener.__module__, "function": opener.__name__, "arguments": list(arguments),
-               "imports": list(imports), "seconds": limits.seconds, "memory": limits.memory,
-               "writes": limits.writes}  # fmt: skip
-        self.opened: Any = self._exchange(job)[0]
+        function = opener.__module__, opener.__name__
+        self.opened: Any = self._exchange([function, list(arguments), list(imports), astuple(limits)])[0]
 
     def ask(self, request: Sequence[int]) -> NDArray[np.float32]:
         """What the child answers to ``request``, (len(request), d).
@@ -118,17 +116,12 @@ class Child:
         """
         shape, numbers = self._exchange([int(one) for one in request])
         try:
-            found = np.frombuffer(numbers, np.float32).reshape(len(request), -1)
+            return np.frombuffer(numbers, np.float32).reshape(len(request), -1)
         except ValueError as error:
             raise InputError(f"{self.name}: gives {shape} numbers for {len(request)} rows") from error
-        return found
 
     def ask_texts(self, request: Sequence[int], field: str | None) -> Sequence[Mapping[str, str]]:
-        """The texts of the rows of ``request`` by name; only ``field``, where one is given.
-
-        Raises:
-            InputError: As of the constructor; or another number of rows.
-        """
+        """The texts of the rows of ``request`` by name; only ``field``, where one is given."""
         found = self._exchange({"rows": [int(one) for one in request], "field": field})[0]
         if not isinstance(found, list) or len(found) != len(request):
             raise InputError(f"{self.name}: gives no texts for {len(request)} rows")
@@ -136,9 +129,7 @@ class Child:
 
     def _exchange(self, request: Any) -> tuple[Any, bytes]:
         """Send a request and wait for its answer: a JSON value and numbers."""
-        asked, answers = self._process.stdin, self._process.stdout
-        assert asked is not None
-        assert answers is not None
+        asked, answers = _pipes(self._process)
         try:
             asked.write(json.dumps(request).encode() + b"\n")
             asked.flush()
@@ -175,14 +166,13 @@ class Child:
 
 
 class ChildStore:
-    """A vector store that a child process reads; see ``unembed.datamodules.vector_stores.sampling.VectorStore``."""
+    """A vector store that a child process reads; see VectorStore in sampling.py."""
 
     def __init__(self, name: str, ids: Iterable[object], child: Child) -> None:
         self.name, self._child = name, child
         self.ids: Sequence[str] = [str(one) for one in ids]
 
     def fetch(self, positions: Sequence[int]) -> NDArray[np.float32]:
-        """The vectors of ``ids[position]`` for each position, (n, d)."""
         return self._child.ask(positions)
 
 
@@ -190,7 +180,6 @@ class TextChildStore(ChildStore):
     """One that holds texts, too."""
 
     def texts(self, positions: Sequence[int], field: str | None = None) -> Sequence[Mapping[str, str]]:
-        """See ``unembed.datamodules.vector_stores.stored_texts.TextStore``."""
         return self._child.ask_texts(positions, field)
 
 
@@ -201,10 +190,15 @@ def _exactly(stream: IO[bytes], count: int) -> bytes:
     return content
 
 
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process.stdin, process.stdout
+
+
 def _end(process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
     process.kill()
-    for stream in (process.stdin, process.stdout):
-        assert stream is not None
+    for stream in _pipes(process):
         with contextlib.suppress(BrokenPipeError):  # a request that it did not read
             stream.close()
     process.wait()
@@ -219,25 +213,25 @@ def serve() -> None:
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries print
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; this one ends with it
-    job = json.loads(asked.readline())
-    for name in job["imports"]:
+    (module, function), arguments, imports, (seconds, memory, writes) = json.loads(asked.readline())
+    for name in imports:
         importlib.import_module(name)
-    opener = getattr(importlib.import_module(job["module"]), job["function"])
-    _set_limits(job["memory"], writes=job["writes"])
+    opener = getattr(importlib.import_module(module), function)
+    _set_limits(memory, writes=writes)
     try:
-        _set_timers(job["seconds"])
-        value, answer, *texts = opener(*job["arguments"])
+        _set_timers(seconds)
+        value, answer, *texts = opener(*arguments)
         _send(answers, {"value": value})
-        _stop_timers()
+        _set_timers(0)  # until the next request: the parent may load a model meanwhile
         for line in asked:
-            _set_timers(job["seconds"])
+            _set_timers(seconds)
             request = json.loads(line)
             if isinstance(request, dict):
                 _send(answers, {"value": list(texts[0](request["rows"], request["field"]))})
             else:
                 found = np.ascontiguousarray(answer(request), np.float32)
                 _send(answers, {"value": list(found.shape)}, found.tobytes())
-            _stop_timers()
+            _set_timers(0)
     except InputError as error:
         _send(answers, {"error": str(error)})
 
@@ -262,12 +256,6 @@ def _set_limits(memory: int, *, writes: bool) -> None:
 
 
 def _set_timers(seconds: float) -> None:
-    """Let the kernel end this process after so many seconds, even inside C++ code."""
+    """Let the kernel end this process after so many seconds, even inside C++ code; 0: never."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, 10 * seconds + 30)
-
-
-def _stop_timers() -> None:
-    """Suspend the time limit until the next request, since the parent may load a model meanwhile."""
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.setitimer(signal.ITIMER_REAL, 10 * seconds + 30 if seconds else 0)

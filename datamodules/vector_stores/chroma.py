@@ -9,63 +9,49 @@ its files say. The embedding function that a collection names, which may load a 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
-from numpy.typing import NDArray
-
-from unembed.core.errors import InputError
-from unembed.datamodules.vector_stores.address import client_library
+from unembed.datamodules.vector_stores.base import (
+    KeyedStore,
+    checked_size,
+    chosen_collection,
+    client_library,
+    reading,
+    store_folder,
+)
 from unembed.datamodules.vector_stores.child import Answer, Child, Limits, TextChildStore, Texts
-from unembed.datamodules.vector_stores.choice import chosen_collection
-from unembed.datamodules.vector_stores.folders import checked_size, store_folder
-from unembed.datamodules.vector_stores.payloads import flat_texts
 
 _TOKEN_PROVIDER = "chromadb.auth.token_authn.TokenAuthClientProvider"
 _CREDENTIALS, _PROVIDER = "CHROMA_CLIENT_AUTH_CREDENTIALS", "CHROMA_CLIENT_AUTH_PROVIDER"
-_DOCUMENT = "document"
+_DOCUMENT = "document"  # the field of a document
 
 
-class ChromaStore:
+class ChromaStore(KeyedStore):
     """A collection under its ids."""
 
     def __init__(self, name: str, collection: Any) -> None:
-        self.name, self._collection = name, collection
-        self.ids: Sequence[str] = collection.get(include=[])["ids"]
-
-    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
-        """See VectorStore."""
-        wanted = [self.ids[place] for place in positions]
-        answer = self._got(wanted, ["embeddings"])
-        rows = dict(zip(answer["ids"], answer["embeddings"], strict=True))  # not in the order that was asked for
-        return np.stack([rows[one] for one in wanted])
-
-    def texts(self, positions: Sequence[int], field: str | None = None) -> Sequence[Mapping[str, str]]:
-        """See TextStore; the field of a document is "document"."""
-        wanted = [self.ids[place] for place in positions]
-        parts = [] if field == _DOCUMENT else ["metadatas"]
-        answer = self._got(wanted, [*parts, "documents"])
-        details = answer["metadatas"] or [None] * len(answer["ids"])
-        rows = {
-            one: flat_texts({**(detail or {}), _DOCUMENT: text}, field)
-            for one, text, detail in zip(answer["ids"], answer["documents"], details, strict=True)
-        }
-        return [rows[one] for one in wanted]
-
-    def _got(self, wanted: Sequence[str], parts: Sequence[str]) -> Any:
         import chromadb
         import httpx
 
-        try:
-            answer = self._collection.get(ids=wanted, include=parts)
-        except (ValueError, httpx.HTTPError, chromadb.errors.ChromaError) as error:
-            raise InputError(f"vectors={self.name}: cannot be read: {' '.join(str(error).split())}") from error
-        if missing := len(wanted) - len(answer["ids"]):
-            raise InputError(f"vectors={self.name}: {missing} rows were deleted meanwhile; read it again")
-        return answer
+        self._collection = collection
+        errors = ValueError, httpx.HTTPError, chromadb.errors.ChromaError
+        super().__init__(name, collection.get(include=[])["ids"], *errors)
+
+    def _vectors(self, keys: list[str]) -> Mapping[str, Any]:
+        answer = self._collection.get(ids=keys, include=["embeddings"])
+        return dict(zip(answer["ids"], answer["embeddings"], strict=True))
+
+    def _payloads(self, keys: list[str], field: str | None) -> Mapping[str, Any]:
+        parts = [] if field == _DOCUMENT else ["metadatas"]
+        answer = self._collection.get(ids=keys, include=[*parts, "documents"])
+        details = answer["metadatas"] or [None] * len(answer["ids"])
+        return {
+            key: {**(detail or {}), _DOCUMENT: text}
+            for key, text, detail in zip(answer["ids"], answer["documents"], details, strict=True)
+        }
 
 
 def open_chroma(place: str, collection: str | None) -> ChromaStore | TextChildStore:
@@ -94,11 +80,12 @@ def read_folder(place: str, collection: str | None) -> tuple[dict[str, Any], Ans
 def _opened(place: str, collection: str | None) -> ChromaStore:
     import chromadb
 
+    name = f"chroma:{place}"
     # The library would read .env of the current directory too, which may be the folder that somebody sent.
     settings = chromadb.Settings(_env_file=None, anonymized_telemetry=False)
     if os.environ.get(_CREDENTIALS) and not os.environ.get(_PROVIDER):
         settings.chroma_client_auth_provider = _TOKEN_PROVIDER
-    try:
+    with reading(name, ValueError, chromadb.errors.ChromaError):
         if "://" in place:
             server = urlsplit(place)
             client = chromadb.HttpClient(
@@ -106,12 +93,6 @@ def _opened(place: str, collection: str | None) -> ChromaStore:
             )
         else:
             client = chromadb.PersistentClient(str(Path(place).expanduser()), settings=settings)
-        names = [found.name for found in client.list_collections()]
-    except (ValueError, chromadb.errors.ChromaError) as error:
-        raise InputError(f"vectors=chroma:{place}: cannot be opened: {' '.join(str(error).split())}") from error
-    chosen = chosen_collection(f"chroma:{place}", collection, names)
-    try:
+        chosen = chosen_collection(name, collection, [one.name for one in client.list_collections()])
         opened = client.get_collection(chosen, embedding_function=None)  # or it would build the one that is named
-        return ChromaStore(f"chroma:{place} ({chosen})", opened)
-    except (ValueError, chromadb.errors.ChromaError) as error:
-        raise InputError(f"vectors=chroma:{place}: cannot be read: {' '.join(str(error).split())}") from error
+        return ChromaStore(f"{name} ({chosen})", opened)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unembed.core.errors import InputError, missing
-from unembed.datamodules.vector_stores.address import client_library
+from unembed.datamodules.vector_stores.base import client_library
 from unembed.datamodules.vector_stores.child import Answer, Child, ChildStore, limits_for
 
 _HEADER = struct.Struct("<4siq")  # kind, dimension, vectors

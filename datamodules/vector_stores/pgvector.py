@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unembed.core.errors import InputError, listed
-from unembed.datamodules.vector_stores.address import client_library
-from unembed.datamodules.vector_stores.payloads import flat_texts
-from unembed.datamodules.vector_stores.rows import in_order
+from unembed.datamodules.vector_stores.base import KeyedStore, client_library, reading
 
 _COLUMNS = """
 select table_schema, table_name, column_name from information_schema.columns
@@ -38,51 +36,49 @@ order by ordinal_position
 _LARGEST_SPARSE = 1 << 16  # dimensions; pgvector has up to a billion
 
 
-class PgvectorStore:
+class PgvectorStore(KeyedStore):
     """A column of vectors under the values of a key; rows without a vector are left out."""
 
     def __init__(self, name: str, connection: Any, schema: str, table: str, column: str) -> None:
+        import psycopg
         from psycopg import sql
 
-        self.name, self._connection = name, connection
+        self._connection = connection
         keys = connection.execute(_PRIMARY_KEY, (schema, table)).fetchall()
         key, kind = (sql.Identifier(keys[0][0]), keys[0][1]) if len(keys) == 1 else (sql.SQL("ctid"), "tid")
-        column_name = sql.Identifier(column)
-        parts = {"key": key, "kind": sql.SQL(kind), "table": sql.Identifier(schema, table), "column": column_name}
-        # Ordered by the key, which "key" without the table's name would not be: that is the text in the list.
-        every = sql.SQL("select {key}::text from {table} t where {column} is not null order by t.{key}").format(**parts)
-        # The key keeps its type in the comparison, so that the index of the key is used; the name of a type is SQL.
-        self._rows = sql.SQL("select {key}::text, {values} from {table} where {key} = any(%s::{kind}[])")
-        self._parts = parts
-        self._vector = sql.SQL("{}::text").format(column_name)
+        self._vector = sql.Identifier(column)
+        self._parts = {"key": key, "kind": sql.SQL(kind), "table": sql.Identifier(schema, table)}
         self._columns = [row[0] for row in connection.execute(_TEXTS, (schema, table)).fetchall()]
-        self.ids: Sequence[str] = [row[0] for row in connection.execute(every).fetchall()]
+        # Ordered by the key, which "key" without the table's name would not be: that is the text in the list.
+        every = sql.SQL("select {key}::text from {table} t where {column} is not null order by t.{key}")
+        rows = connection.execute(every.format(**self._parts, column=self._vector)).fetchall()
+        super().__init__(name, [row[0] for row in rows], psycopg.Error)
 
-    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
-        """See VectorStore."""
-        rows = self._read(self._vector, positions)
-        return np.stack([_vector(self.name, text) for (text,) in rows])
+    def _vectors(self, keys: list[str]) -> Mapping[str, Any]:
+        from psycopg import sql
 
-    def texts(self, positions: Sequence[int], field: str | None = None) -> Sequence[Mapping[str, str]]:
-        """See TextStore; a field within JSON is ``<column>.<key>``."""
+        rows = self._read(sql.SQL("{}::text").format(self._vector), keys)
+        return {key: _vector(self.name, text) for key, text in rows}
+
+    def _payloads(self, keys: list[str], field: str | None) -> Mapping[str, Any]:
+        """Of the columns of texts and JSON; a field within JSON is ``<column>.<key>``."""
         from psycopg import sql
 
         columns = [one for one in self._columns if field is None or f"{field}.".startswith(f"{one}.")]
         if not columns:
-            return [{} for _ in positions]
-        rows = self._read(sql.SQL(", ").join(map(sql.Identifier, columns)), positions)
-        return [flat_texts(dict(zip(columns, row, strict=True)), field) for row in rows]
+            return dict.fromkeys(keys)
+        rows = self._read(sql.SQL(", ").join(map(sql.Identifier, columns)), keys)
+        return {key: dict(zip(columns, values, strict=True)) for key, *values in rows}
 
-    def _read(self, values: Any, positions: Sequence[int]) -> list[tuple[Any, ...]]:
-        import psycopg
+    def _read(self, values: Any, keys: list[str]) -> Sequence[Any]:
+        from psycopg import sql
 
-        wanted = [self.ids[place] for place in positions]
-        statement = self._rows.format(**self._parts, values=values)
-        try:
-            found = {row[0]: row[1:] for row in self._connection.execute(statement, (wanted,)).fetchall()}
-        except psycopg.Error as error:
-            raise InputError(f"vectors={self.name}: cannot be read: {' '.join(str(error).split())}") from error
-        return in_order(self.name, wanted, found, "rows")
+        # The key keeps its type in the comparison, so that the index of the key is used; the name of a type is SQL.
+        statement = sql.SQL("select {key}::text, {values} from {table} where {key} = any(%s::{kind}[])")
+        rows: Sequence[Any] = self._connection.execute(
+            statement.format(**self._parts, values=values), (keys,)
+        ).fetchall()
+        return rows
 
 
 def open_pgvector(place: str, collection: str | None) -> PgvectorStore:
@@ -94,21 +90,18 @@ def open_pgvector(place: str, collection: str | None) -> PgvectorStore:
     address = f"postgresql:{place}"
     shown = address.partition("?")[0]
     psycopg = client_library("psycopg", "pgvector", shown)
-    try:
+    with reading(shown, psycopg.Error):
         connection = psycopg.connect(address)
         connection.read_only = True
-        found = {_written(row): row for row in connection.execute(_COLUMNS).fetchall()}
-        chosen = [name for name, row in found.items() if collection is None or _names(collection, row)]
+        columns = {_written(row): row for row in connection.execute(_COLUMNS).fetchall()}
+        chosen = [name for name, row in columns.items() if collection is None or _names(collection, row)]
         if len(chosen) != 1:
             which = "no column" if not chosen else "which column"
             raise InputError(
                 f"vectors={shown}: {which} of vectors{'' if collection is None else f' {collection}'}? "
-                f"give collection=<one of {listed(list(found)) or 'none'}>"
+                f"give collection=<one of {listed(list(columns)) or 'none'}>"
             )
-        schema, table, column = found[chosen[0]]
-        return PgvectorStore(f"{shown} ({chosen[0]})", connection, schema, table, column)
-    except psycopg.Error as error:
-        raise InputError(f"vectors={shown}: cannot be read: {' '.join(str(error).split())}") from error
+        return PgvectorStore(f"{shown} ({chosen[0]})", connection, *columns[chosen[0]])
 
 
 def _written(parts: Sequence[str]) -> str:

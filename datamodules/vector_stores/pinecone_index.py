@@ -8,52 +8,38 @@ for serverless indexes; those of pods do not list theirs.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from unembed.core.errors import InputError, did_you_mean
-from unembed.datamodules.vector_stores.address import client_library
-from unembed.datamodules.vector_stores.choice import chosen_collection
-from unembed.datamodules.vector_stores.payloads import flat_texts
-from unembed.datamodules.vector_stores.rows import in_order
+from unembed.datamodules.vector_stores.base import KeyedStore, chosen_collection, client_library, reading
 
 FETCHED_TOGETHER = 100  # ids are part of an address, which may not be long
 _DEFAULT = "__default__"
 
 
-class PineconeStore:
+class PineconeStore(KeyedStore):
     """A namespace under its ids."""
 
     def __init__(self, name: str, index: Any, namespace: str) -> None:
-        self.name, self._index, self._namespace = name, index, namespace
-        self.ids: Sequence[str] = [item.id for page in index.list(namespace=namespace) for item in page.vectors]
-
-    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
-        """See VectorStore."""
-        rows = [row.values for row in self._rows(positions)]
-        if not all(rows):
-            raise InputError(f"vectors={self.name}: holds sparse vectors, which no attack reads")
-        return np.array(rows, np.float32)
-
-    def texts(self, positions: Sequence[int], field: str | None = None) -> Sequence[Mapping[str, str]]:
-        """See TextStore."""
-        return [flat_texts(row.metadata, field) for row in self._rows(positions)]
-
-    def _rows(self, positions: Sequence[int]) -> list[Any]:
         from pinecone.errors.exceptions import PineconeError
 
-        asked = [self.ids[place] for place in positions]
-        found: dict[str, Any] = {}
-        try:
-            for start in range(0, len(asked), FETCHED_TOGETHER):
-                part = asked[start : start + FETCHED_TOGETHER]
-                found |= self._index.fetch(ids=part, namespace=self._namespace).vectors
-        except PineconeError as error:
-            raise _unreadable(self.name, error) from error
-        return in_order(self.name, asked, found, "vectors")
+        self._index, self._namespace = index, namespace
+        keys = [item.id for page in index.list(namespace=namespace) for item in page.vectors]
+        super().__init__(name, keys, PineconeError)
+
+    def _vectors(self, keys: list[str]) -> Mapping[str, Any]:
+        return {key: row.values for key, row in self._found(keys).items()}
+
+    def _payloads(self, keys: list[str], field: str | None) -> Mapping[str, Any]:
+        return {key: row.metadata for key, row in self._found(keys).items()}
+
+    def _found(self, keys: list[str]) -> dict[str, Any]:
+        rows: dict[str, Any] = {}
+        for start in range(0, len(keys), FETCHED_TOGETHER):
+            part = keys[start : start + FETCHED_TOGETHER]
+            rows |= self._index.fetch(ids=part, namespace=self._namespace).vectors
+        return rows
 
 
 def open_pinecone(place: str, collection: str | None) -> PineconeStore:
@@ -69,7 +55,7 @@ def open_pinecone(place: str, collection: str | None) -> PineconeStore:
 
     if not os.environ.get("PINECONE_API_KEY"):
         raise InputError(f"vectors={name}: give the key in PINECONE_API_KEY")
-    try:
+    with reading(name, PineconeError):
         client = library.Pinecone()
         if "://" in place:
             index = client.Index(host=place)
@@ -81,9 +67,3 @@ def open_pinecone(place: str, collection: str | None) -> PineconeStore:
         names = [one or _DEFAULT for one in index.describe_index_stats().namespaces] or [_DEFAULT]
         chosen = chosen_collection(name, collection, names)
         return PineconeStore(f"{name} ({chosen})", index, "" if chosen == _DEFAULT else chosen)
-    except PineconeError as error:
-        raise _unreadable(name, error) from error
-
-
-def _unreadable(name: str, error: Exception) -> InputError:
-    return InputError(f"vectors={name}: cannot be read: {' '.join(str(error).split())[:400]}")

@@ -1,22 +1,13 @@
-"""A random sample of the vectors in a file, or in a vector store read through its client library.
+"""A random sample of the vectors in a file, or in a vector store read through its client library; and its texts.
 
-    sample = sample_store(open_store("chroma:db"), dimension=384, limit=2000, seed=0)
+    store = open_store("chroma:db", dimension=384)
+    sample = sample_store(store, dimension=384, limit=2000, seed=0)
     sample.ids, sample.vectors                     # 2,000 of the store's own ids, (2000, 384) float32
+    stored_texts(store, [0, 7], "body")            # "body", {0: "I am Ada.", 7: "See you at noon."}
 
-    mine.npy, .parquet, .safetensors, .jsonl       a file, see datamodules/vector_stores/vector_files.py
-    mine.faiss, faiss:mine.index                   a FAISS index
-    chroma:folder, chroma:http://host:8000         Chroma, a persistent folder or a server
-    qdrant:folder, qdrant:http://host:6333         Qdrant, a local folder or a server
-    milvus:folder.db, milvus:http://host:19530     Milvus Lite's folder or a Milvus server
-    lancedb:folder                                 LanceDB
-    weaviate:http://host:8080                      Weaviate
-    opensearch:https://host, elasticsearch:https://host
-    pinecone:index                                 Pinecone
-    postgresql://user@host/database                PostgreSQL with pgvector
-
-A store is only read. Its ids are listed first, and only the vectors of a random sample are fetched. Passwords come from
-the environment and are refused in an address (address.py); files are read in child processes (child.py), but for
-those of vector_files.py.
+base.py lists the addresses of stores, vector_files.py the kinds of files. A store is only read. Its ids are listed
+first, and only the vectors of a random sample are fetched. Passwords come from the environment and are refused in an
+address; files are read in child processes (child.py), but for those of vector_files.py.
 """
 
 from __future__ import annotations
@@ -24,16 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unembed.core.errors import InputError, did_you_mean
-from unembed.datamodules.vector_stores.address import check_address, split_address
+from unembed.core.errors import InputError, did_you_mean, listed
+from unembed.datamodules.vector_stores.base import address_of, check_address, split_address
 from unembed.datamodules.vector_stores.chroma import open_chroma
 from unembed.datamodules.vector_stores.faiss_index import open_faiss
-from unembed.datamodules.vector_stores.folders import address_of
 from unembed.datamodules.vector_stores.lancedb_folder import open_lancedb
 from unembed.datamodules.vector_stores.milvus import open_milvus
 from unembed.datamodules.vector_stores.pgvector import open_pgvector
@@ -47,6 +37,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FETCHED_TOGETHER = 1000  # vectors asked of a store at once
+STORE = "store"  # texts=store, texts=store:<field>
+# What client libraries and frameworks call the text of a row.
+FIELDS = ("document", "text", "page_content", "content", "chunk_text", "chunk", "passage", "body")
+LOOKED_AT = 20  # rows whose fields are known before one is chosen
 
 
 class VectorStore(Protocol):
@@ -57,6 +51,15 @@ class VectorStore(Protocol):
 
     def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
         """The vectors of ``ids[position]`` for each position, (n, d), in the order asked for."""
+        ...
+
+
+@runtime_checkable
+class TextStore(VectorStore, Protocol):
+    """A store that holds texts, too."""
+
+    def texts(self, positions: Sequence[int], field: str | None = None) -> Sequence[Mapping[str, str]]:
+        """Text fields of ``ids[position]`` for each position, by name; only ``field``, where one is given."""
         ...
 
 
@@ -157,3 +160,39 @@ def sample_store(
     ]
     vectors = checked(np.concatenate(parts), store.name, dimension)
     return Sample(store.name, size, tuple(positions), tuple(store.ids[place] for place in positions), vectors)
+
+
+def held_by_store(texts: str | None) -> bool:
+    """Whether ``texts`` is ``store`` or ``store:<field>``: the true texts are those beside the vectors."""
+    return texts is not None and texts.partition(":")[0] == STORE and not Path(texts).exists()
+
+
+def stored_texts(store: VectorStore, positions: Sequence[int], field: str | None) -> tuple[str, dict[int, str]]:
+    """The field that was read, and the texts by position, without blank ones.
+
+    Without a field the first of ``FIELDS`` that the rows have is taken, or the only text of each row.
+
+    Raises:
+        InputError: The store holds vectors alone; no such field, none that can be chosen, or no text in it.
+    """
+    if not isinstance(store, TextStore):
+        raise InputError(f"texts=store: {store.name} holds vectors alone; give a file with the texts")
+    known = sorted({name for texts in store.texts(positions[:LOOKED_AT]) for name in texts})
+    if field is None:
+        usual = [name for name in FIELDS if name in known] or known
+        if not known:
+            raise InputError(f"texts=store: {store.name} has no texts beside its vectors; give a file with the texts")
+        if len(known) > 1 and usual is known:
+            raise InputError(f"texts=store: {store.name} has several texts; give texts=store:<one of {listed(known)}>")
+        field = usual[0]
+    found: dict[int, str] = {}
+    for start in range(0, len(positions), FETCHED_TOGETHER):
+        part = positions[start : start + FETCHED_TOGETHER]
+        for place, texts in zip(part, store.texts(part, field), strict=True):
+            if (text := str(texts.get(field, ""))).strip():
+                found[place] = text
+    if not found:
+        hint = did_you_mean(field, known) if known else "it holds no texts beside its vectors"
+        said = f"no text in any of {len(positions)} rows" if field in known else f"no such text; {hint}"
+        raise InputError(f"texts=store:{field}: {store.name} has {said}")
+    return field, found

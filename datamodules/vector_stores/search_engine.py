@@ -12,19 +12,13 @@ are asked the same questions, each by its own client.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import numpy as np
-from numpy.typing import NDArray
-
 from unembed.core.errors import InputError
-from unembed.datamodules.vector_stores.address import client_library
-from unembed.datamodules.vector_stores.choice import chosen_vector
-from unembed.datamodules.vector_stores.payloads import flat_texts
-from unembed.datamodules.vector_stores.rows import in_order
+from unembed.datamodules.vector_stores.base import KeyedStore, chosen_vector, client_library, reading
 
 LISTED_TOGETHER = 10_000  # the most that both engines give at once
 _KEPT_ALIVE = "2m"  # for which a server keeps the list of ids between two pages
@@ -32,58 +26,48 @@ _TIMEOUT = 60.0  # seconds
 Ask = Callable[[str, str, Mapping[str, Any] | None], Any]  # method, path and body -> the answer's JSON
 
 
-class SearchEngineStore:
+class SearchEngineStore(KeyedStore):
     """An index under the ids of its documents."""
 
     def __init__(self, name: str, ask: Ask, index: str, vector: str) -> None:
         self.name, self._ask, self._index, self._vector = name, ask, quote(index, safe=""), vector
-        self._places = self._listed()
-        several = len(dict(self._places)) > 1  # indexes behind an alias, whose documents may have the same ids
-        self.ids: Sequence[str] = [f"{index}/{one}" if several else one for index, one in self._places]
+        super().__init__(name, keys := self._listed())
+        several = len(dict(keys)) > 1  # indexes behind an alias, whose documents may have the same ids
+        self.ids = [f"{index}/{one}" if several else one for index, one in keys]
 
     def _listed(self) -> list[tuple[str, str]]:
         """Index and id of each document."""
-        found: list[tuple[str, str]] = []
-        query = {
-            "size": LISTED_TOGETHER,
-            "_source": False,
-            "sort": ["_doc"],
-            "query": {"exists": {"field": self._vector}},
-        }
+        documents: list[tuple[str, str]] = []
+        query = {"size": LISTED_TOGETHER, "_source": False, "sort": ["_doc"],
+                 "query": {"exists": {"field": self._vector}}}  # fmt: skip
         page = self._ask("POST", f"/{self._index}/_search?scroll={_KEPT_ALIVE}", query)
         try:
             while hits := self._complete(page)["hits"]["hits"]:
-                found += [(str(hit["_index"]), str(hit["_id"])) for hit in hits]
+                documents += [(str(hit["_index"]), str(hit["_id"])) for hit in hits]
                 page = self._ask("POST", "/_search/scroll", {"scroll": _KEPT_ALIVE, "scroll_id": page["_scroll_id"]})
         finally:  # also where a shard fails, since a server keeps only so many; else it ends by itself
             with suppress(InputError):
                 self._ask("DELETE", "/_search/scroll", {"scroll_id": [page["_scroll_id"]]})
-        return found
+        return documents
 
-    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
-        """See VectorStore."""
+    def _vectors(self, keys: list[tuple[str, str]]) -> Mapping[Any, Any]:
         # By "fields", since Elasticsearch leaves vectors out of "_source" from 9.2 on.
-        hits = self._documents(positions, {"_source": False, "fields": [self._vector]})
-        try:
-            return np.stack([np.asarray(hit["fields"][self._vector], np.float32) for hit in hits])
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"vectors={self.name}: a document has no list of numbers in {self._vector}") from error
+        hits = self._documents(keys, {"_source": False, "fields": [self._vector]})
+        return {key: hit.get("fields", {}).get(self._vector) for key, hit in hits.items()}
 
-    def texts(self, positions: Sequence[int], field: str | None = None) -> Sequence[Mapping[str, str]]:
-        """See TextStore."""
+    def _payloads(self, keys: list[tuple[str, str]], field: str | None) -> Mapping[Any, Any]:
         wanted = {"excludes": [self._vector]} if field is None else [field]
-        return [flat_texts(hit.get("_source"), field) for hit in self._documents(positions, {"_source": wanted})]
+        return {key: hit.get("_source") for key, hit in self._documents(keys, {"_source": wanted}).items()}
 
-    def _documents(self, positions: Sequence[int], wanted: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        asked = [self._places[place] for place in positions]
-        found: dict[tuple[str, str], Mapping[str, Any]] = {}
-        for index in dict(asked):  # by the name that was given: the right to read an alias is none to read its indexes
-            ids = [one for named, one in asked if named == index]
+    def _documents(self, keys: list[tuple[str, str]], wanted: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+        hits: dict[tuple[str, str], Any] = {}
+        for index in dict(keys):  # by the name that was given: the right to read an alias is none to read its indexes
+            ids = [one for named, one in keys if named == index]
             among = [{"ids": {"values": ids}}, {"term": {"_index": index}}]
             query = {"size": len(ids), "query": {"bool": {"filter": among}}, **wanted}
             for hit in self._complete(self._ask("POST", f"/{self._index}/_search", query))["hits"]["hits"]:
-                found[index, str(hit["_id"])] = hit
-        return in_order(self.name, asked, found, "documents")
+                hits[index, str(hit["_id"])] = hit
+        return hits
 
     def _complete(self, answer: Any) -> Any:
         """An answer of all shards: a search succeeds although some do not answer, without what they hold."""
@@ -113,10 +97,8 @@ def open_opensearch(place: str, collection: str | None) -> SearchEngineStore:
     )  # fmt: skip
 
     def ask(method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        try:
+        with reading(name, library.exceptions.OpenSearchException):
             return client.transport.perform_request(method, path, body=body)
-        except library.exceptions.OpenSearchException as error:
-            raise _unreadable(name, error) from error
 
     return _open(name, ask, collection)
 
@@ -139,10 +121,8 @@ def open_elasticsearch(place: str, collection: str | None) -> SearchEngineStore:
     headers = {"accept": "application/json", "content-type": "application/json"}
 
     def ask(method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        try:
+        with reading(name, library.ApiError, library.TransportError):
             return client.perform_request(method, path, headers=headers, body=body).body
-        except (library.ApiError, library.TransportError) as error:
-            raise _unreadable(name, error) from error
 
     return _open(name, ask, collection)
 
@@ -162,10 +142,6 @@ def _certificates(place: str) -> dict[str, str]:
     return {"ca_certs": file} if file and place.lower().startswith("https:") else {}
 
 
-def _unreadable(name: str, error: Exception) -> InputError:
-    return InputError(f"vectors={name}: cannot be read: {' '.join(str(error).split())[:400]}")
-
-
 def _open(name: str, ask: Ask, collection: str | None) -> SearchEngineStore:
     named = (collection or "").partition("/")[0]
     mappings = {}
@@ -176,7 +152,7 @@ def _open(name: str, ask: Ask, collection: str | None) -> SearchEngineStore:
     else:
         every = {index: _vectors_of(found["mappings"]) for index, found in ask("GET", "/_mapping", None).items()}
         fields = {index: vectors for index, vectors in every.items() if vectors}
-    chosen, vector = chosen_vector(name, collection, list(fields), fields.__getitem__)
+    chosen, vector = chosen_vector(name, collection, fields, fields.__getitem__)
     return SearchEngineStore(f"{name} ({chosen})", ask, chosen, vector or "")
 
 

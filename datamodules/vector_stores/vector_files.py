@@ -23,24 +23,15 @@ from numpy.typing import NDArray
 from unembed.core import limits
 from unembed.core.commands import command
 from unembed.core.errors import InputError, did_you_mean, listed, missing
+from unembed.datamodules.vector_stores.base import address_of, reading
 from unembed.datamodules.vector_stores.child import Answer, Child, limits_for
-from unembed.datamodules.vector_stores.folders import address_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 # numpy reads the header as a Python literal, and those of old files by the tokenizer of Python.
-_NPY_ERRORS = (
-    ValueError,
-    EOFError,
-    OSError,
-    TypeError,
-    OverflowError,
-    SyntaxError,
-    RecursionError,
-    MemoryError,
-    TokenError,
-)
+_NPY_ERRORS = (ValueError, EOFError, OSError, TypeError, OverflowError, SyntaxError, RecursionError, MemoryError,
+               TokenError)  # fmt: skip
 LONGEST_HEADER = 10_000  # bytes, as numpy has it
 SHORTEST, LONGEST = 1e-18, 1e18  # lengths whose squares float32 holds in full
 NAMES = ("vector", "vectors", "embedding", "embeddings")
@@ -72,10 +63,9 @@ def dimension_of(vectors: str) -> int | None:
         InputError: As ``read_vectors``.
     """
     path = Path(vectors).expanduser()
-    readers = _readers()
-    if path.suffix not in readers or not path.is_file():
+    if path.suffix not in _READERS or not path.is_file():
         return None
-    array = readers[path.suffix](path, 0, 1)
+    array = _READERS[path.suffix](path, 0, 1)
     return array.shape[1] if array.ndim == 2 else None
 
 
@@ -102,10 +92,9 @@ def check_file(path: Path) -> None:
 
 
 def _read(path: Path, dimension: int | None, limit: int | None) -> Array:
-    readers = _readers()
-    if path.suffix not in readers or not path.is_file():
+    if path.suffix not in _READERS or not path.is_file():
         raise InputError(f"vectors={path}: {_unreadable(path)}")
-    array = readers[path.suffix](path, dimension or 0, limit)
+    array = _READERS[path.suffix](path, dimension or 0, limit)
     if dimension is None:
         dimension = array.shape[-1] if array.ndim else 0
     return _checked(array, str(path), dimension, limit)
@@ -113,13 +102,13 @@ def _read(path: Path, dimension: int | None, limit: int | None) -> Array:
 
 def _unreadable(path: Path) -> str:
     """Why no vectors can be read from a path, and what to give instead."""
-    store = str(path) if ":" in str(path) and not (path.exists() or path.suffix in _readers()) else address_of(path)
+    store = str(path) if ":" in str(path) and not (path.exists() or path.suffix in _READERS) else address_of(path)
     if store is not None:
         return f"a store, which another script reads: {command('audit', f'vectors={store}')}"
     if path.is_dir():
         return "a folder; give a file in it, or a store with its kind, such as chroma:<folder> (docs/audit.md)"
-    if path.suffix not in _readers() and (path.suffix or path.exists()):
-        return f"unknown extension {path.suffix!r}, {did_you_mean(path.suffix, _readers())}"
+    if path.suffix not in _READERS and (path.suffix or path.exists()):
+        return f"unknown extension {path.suffix!r}, {did_you_mean(path.suffix, _READERS)}"
     return missing(path)
 
 
@@ -172,11 +161,6 @@ def _check_rows(name: str, bad: Array | np.bool, what: str, why: str) -> None:
         )
 
 
-def _readers() -> Mapping[str, Callable[[Path, int, int | None], Array]]:
-    """By extension; each takes a path, the expected dimension, and how many vectors are wanted."""
-    return {".npy": _npy, ".parquet": _parquet, ".safetensors": _safetensors, ".jsonl": _jsonl}
-
-
 def _npy(path: Path, dimension: int, limit: int | None) -> Array:
     try:
         _check_header(path)
@@ -186,11 +170,7 @@ def _npy(path: Path, dimension: int, limit: int | None) -> Array:
 
 
 def _check_header(path: Path) -> None:
-    """Whether the header of an .npy is as short as numpy takes it, which reads all of it before it looks.
-
-    Raises:
-        ValueError: It is longer; numpy's own reader finds everything else.
-    """
+    """Raise ValueError for a longer header than numpy takes, which reads all of it before it looks."""
     with path.open("rb") as file:
         begin = file.read(12)
     later = begin.startswith(np.lib.format.MAGIC_PREFIX) and begin[6:7] > b"\x01"  # format 1.0 has two bytes for it
@@ -202,11 +182,8 @@ def _safetensors(path: Path, dimension: int, limit: int | None) -> Array:
     import torch
     from safetensors import SafetensorError, safe_open
 
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensor = file.get_tensor(_choose(path, file.keys()))
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"vectors={path}: cannot be read: {error}") from error
+    with reading(str(path), SafetensorError, OSError), safe_open(path, framework="pt") as file:
+        tensor = file.get_tensor(_choose(path, file.keys()))
     if tensor.dtype.is_complex or tensor.dtype == torch.bool or (tensor.is_floating_point() and tensor.itemsize < 2):
         raise InputError(f"vectors={path}: expected real numbers (float16 to float64, integers), found {tensor.dtype}")
     tensor = tensor[:limit] if tensor.ndim else tensor
@@ -226,17 +203,14 @@ def _parquet(path: Path, dimension: int, limit: int | None) -> Array:
     names = [name for name, _ in columns]
     name = _choose(path, names)
     _check_unpacked(path, size, columns[names.index(name)][1], rows)
-    try:
-        with parquet.ParquetFile(path) as file:
-            if rows:
-                _check_kind(path, file.schema_arrow.field(name).type)  # before it is read: texts would unfold
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=[name]):
-                _check_unpacked(path, size, unpacked := unpacked + batch.nbytes, 0)
-                parts.append(_rows(path, batch.column(0), read := sum(map(len, parts))))
-                if parts[0].shape[1] != dimension or (limit is not None and read + len(batch) >= limit):
-                    break
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"vectors={path}: cannot be read: {' '.join(str(error).split())}") from error
+    with reading(str(path), pyarrow.ArrowException, OSError), parquet.ParquetFile(path) as file:
+        if rows:
+            _check_kind(path, file.schema_arrow.field(name).type)  # before it is read: texts would unfold
+        for batch in file.iter_batches(ROWS_AT_ONCE, columns=[name]):
+            _check_unpacked(path, size, unpacked := unpacked + batch.nbytes, 0)
+            parts.append(_rows(path, batch.column(0), read := sum(map(len, parts))))
+            if parts[0].shape[1] != dimension or (limit is not None and read + len(batch) >= limit):
+                break
     dimensions = {part.shape[1] for part in parts}
     if len(dimensions) > 1:
         raise InputError(f"vectors={path}: holds vectors of dimensions {listed(map(str, sorted(dimensions)))}")
@@ -247,28 +221,21 @@ def declared(path: str) -> tuple[tuple[int, list[tuple[str, int]]], Answer]:
     """Rows, and name and bytes of each column, as a parquet file declares them.
 
     Runs in a child process: Arrow aborts on some damaged metadata.
-
-    Raises:
-        InputError: It is damaged.
     """
     import pyarrow
     import pyarrow.parquet as parquet
 
-    try:
-        with parquet.ParquetFile(path) as file:
-            columns = []
-            for name in file.schema_arrow.names:
-                unpacked = 0
-                for number in range(len(file.schema)):
-                    column = file.schema.column(number)
-                    if f"{column.path}.".startswith(f"{name}."):
-                        for group in range(file.num_row_groups):
-                            part = file.metadata.row_group(group).column(number)
-                            unpacked += max(part.total_uncompressed_size, part.num_values * max(4, column.length))
-                columns.append((name, unpacked))
-            opened = file.metadata.num_rows, columns
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise InputError(f"vectors={path}: cannot be read: {' '.join(str(error).split())}") from error
+    errors = pyarrow.ArrowException, OSError, ValueError, OverflowError
+    with reading(path, *errors), parquet.ParquetFile(path) as file:
+        unpacked = dict.fromkeys(file.schema_arrow.names, 0)
+        for number in range(len(file.schema)):
+            column = file.schema.column(number)
+            for name in unpacked:
+                if f"{column.path}.".startswith(f"{name}."):
+                    for group in range(file.num_row_groups):
+                        part = file.metadata.row_group(group).column(number)
+                        unpacked[name] += max(part.total_uncompressed_size, part.num_values * max(4, column.length))
+        opened = file.metadata.num_rows, list(unpacked.items())
     return opened, lambda request: np.empty((len(request), 0), np.float32)
 
 
@@ -349,3 +316,9 @@ def _stack(path: Path, values: Iterable[tuple[str, Any]], dimension: int) -> Arr
         if len(row) != dimension and len(rows) == EXPLAINED:
             break
     return np.stack(rows) if rows else np.empty((0, 0), np.float32)
+
+
+# By extension; each takes a path, the expected dimension, and how many vectors are wanted.
+_READERS: Mapping[str, Callable[[Path, int, int | None], Array]] = {
+    ".npy": _npy, ".parquet": _parquet, ".safetensors": _safetensors, ".jsonl": _jsonl,
+}  # fmt: skip

@@ -12,8 +12,7 @@ import pytest
 
 from support.postgres import postgres
 from unembed.core.errors import InputError
-from unembed.datamodules.vector_stores.sampling import open_store, sample_store
-from unembed.datamodules.vector_stores.stored_texts import stored_texts
+from unembed.datamodules.vector_stores.sampling import open_store, sample_store, stored_texts
 
 DIMENSION = 6
 VECTORS = np.random.default_rng(0).normal(size=(30, DIMENSION)).astype(np.float32)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from unembed.core.errors import InputError
-from unembed.datamodules.vector_stores.payloads import flat_texts
-from unembed.datamodules.vector_stores.sampling import ArrayStore, open_store
-from unembed.datamodules.vector_stores.stored_texts import stored_texts
+from unembed.datamodules.vector_stores.base import flat_texts
+from unembed.datamodules.vector_stores.sampling import ArrayStore, open_store, stored_texts
 
 DIMENSION = 6
 VECTORS = np.random.default_rng(0).normal(size=(12, DIMENSION)).astype(np.float32)

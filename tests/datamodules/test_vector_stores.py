@@ -24,7 +24,7 @@ import pytest
 import torch
 
 from unembed.core.errors import InputError
-from unembed.datamodules.vector_stores.address import address_error
+from unembed.datamodules.vector_stores.base import address_error
 from unembed.datamodules.vector_stores.child import Child, Limits
 from unembed.datamodules.vector_stores.sampling import open_store, sample_store
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from unembed.core.errors import InputError
-from unembed.datamodules.vector_stores.sampling import open_store, sample_store
-from unembed.datamodules.vector_stores.stored_texts import stored_texts
+from unembed.datamodules.vector_stores.sampling import open_store, sample_store, stored_texts
 
 DIMENSION = 6
 ROWS = 30

@@ -19,8 +19,7 @@ from unembed.core.examples import Example
 from unembed.datamodules.sources.base import Fields
 from unembed.datamodules.sources.file_rows import existing, rows
 from unembed.datamodules.truncation import Truncation
-from unembed.datamodules.vector_stores.sampling import Sample, VectorStore
-from unembed.datamodules.vector_stores.stored_texts import stored_texts
+from unembed.datamodules.vector_stores.sampling import Sample, VectorStore, stored_texts
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.transformer import variants
 from unembed.metrics.vectors import cosine_rows

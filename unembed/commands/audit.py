@@ -41,9 +41,8 @@ def check_given(settings: DictConfig) -> None:
     from unembed.audit.results import VALUES, read_audit
     from unembed.audit.thresholds import parse
     from unembed.datamodules.sources.file_rows import existing
-    from unembed.datamodules.vector_stores.address import split_address
-    from unembed.datamodules.vector_stores.sampling import open_store
-    from unembed.datamodules.vector_stores.stored_texts import held_by_store
+    from unembed.datamodules.vector_stores.base import split_address
+    from unembed.datamodules.vector_stores.sampling import held_by_store, open_store
     from unembed.datamodules.vector_stores.vector_files import check_file
     from unembed.runs import layout
 
@@ -112,8 +111,7 @@ def audited(settings: DictConfig, config: DictConfig, opened: Callable[[int], Ve
     from unembed.audit.inputs import check_truths, read_truths, stored_truths
     from unembed.audit.results import read_audit
     from unembed.audit.thresholds import changes, check_kinds, incomparable, judge, parse
-    from unembed.datamodules.vector_stores.sampling import open_store, sample_store
-    from unembed.datamodules.vector_stores.stored_texts import held_by_store
+    from unembed.datamodules.vector_stores.sampling import held_by_store, open_store, sample_store
     from unembed.defenses.threat import threat_of
     from unembed.metrics.statistics import evenly
     from unembed.reports.reading import known_rows
