@@ -261,7 +261,7 @@ class KeyedStore:
         try:
             vectors = np.stack([np.asarray([] if row is None else row, np.float32) for row in rows])
         except (TypeError, ValueError):
-            vectors = np.empty((0, 0))
+            vectors = np.empty((0, 0), np.float32)
         if not vectors.size:
             raise InputError(f"vectors={self.name}: a row has no vector, a sparse one, or one of another dimension")
         return vectors

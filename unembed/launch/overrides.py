@@ -135,7 +135,7 @@ def search_path_of(directory: str | None) -> list[str]:
 
 def refuse_secrets(words: Sequence[str]) -> None:
     """Refuse a command line that contains a password, before any parser could quote it."""
-    from unembed.datamodules.vector_stores.address import address_error
+    from unembed.datamodules.vector_stores.base import address_error
 
     messages = []
     for word in words:
