@@ -30,7 +30,6 @@ class Chain:
         self.perturbs = all(map(perturbs, steps.values()))
 
     def output_dimension(self, dimension: int) -> int:
-        """The dimension after the last defense."""
         return reduce(lambda d, step: step.output_dimension(d), self.steps.values(), dimension)
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
@@ -46,12 +45,10 @@ class Chain:
         return embeddings
 
     def state(self) -> dict[str, Tensor]:
-        """The state of each defense, under ``<its name>/``."""
         fitted = {name: step for name, step in self.steps.items() if isinstance(step, Fitted)}
         return {f"{name}/{key}": tensor for name, step in fitted.items() for key, tensor in step.state().items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the state of each defense."""
         for name, step in self.steps.items():
             if isinstance(step, Fitted):
                 own = {key.removeprefix(f"{name}/"): t for key, t in state.items() if key.startswith(f"{name}/")}

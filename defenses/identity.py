@@ -16,5 +16,4 @@ class Identity(BaseDefense):
     perturbs = True
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """The unchanged vectors, (n, d) -> (n, d)."""
         return embeddings

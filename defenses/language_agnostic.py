@@ -36,11 +36,7 @@ class LanguageAgnostic(BaseDefense):
         self.means: dict[str, Tensor] = {}
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """Compute the mean of each language's training vectors, (n, d); nothing if ``mean`` is ``coordinates``.
-
-        Raises:
-            InputError: A text has no language.
-        """
+        """Compute the mean of each language's training vectors, (n, d); nothing if ``mean`` is ``coordinates``."""
         if self.mean == "coordinates":
             return
         rows: dict[str, list[int]] = {}
@@ -49,11 +45,7 @@ class LanguageAgnostic(BaseDefense):
         self.means = {language: embeddings[own].double().mean(dim=0).float() for language, own in sorted(rows.items())}
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """Vectors without the mean of their language, or of their coordinates, (n, d) -> (n, d).
-
-        Raises:
-            InputError: A text has no language, or one without training texts.
-        """
+        """Vectors without the mean of their language, or of their coordinates, (n, d) -> (n, d)."""
         if self.mean == "coordinates":
             # in float64, so that the mean of a row does not depend on the other rows
             return embeddings - embeddings.double().mean(dim=1, keepdim=True).to(embeddings)
@@ -64,11 +56,6 @@ class LanguageAgnostic(BaseDefense):
         return dict(self.means)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Load a state returned by ``state``.
-
-        Raises:
-            InputError: The state is not one vector per language.
-        """
         if any(mean.ndim != 1 or not mean.is_floating_point() for mean in state.values()):
             raise InputError("defense=language_agnostic: what was estimated is not one vector a language")
         self.means = dict(state)

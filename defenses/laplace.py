@@ -36,7 +36,6 @@ class Laplace(BaseDefense):
         self.epsilon, self.seed = epsilon, seed
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """Vectors with noise, (n, d) -> (n, d)."""
         noise = np.empty(embeddings.shape)
         for row, example in zip(noise, examples, strict=True):
             generator = generator_of("laplace", self.seed, example, role, epoch)

@@ -37,20 +37,11 @@ class Masking(BaseDefense):
         self.dimensions, self.scale, self.languages = dimensions, scale, languages
 
     def output_dimension(self, dimension: int) -> int:
-        """The same dimension.
-
-        Raises:
-            InputError: There are fewer than ``dimensions``.
-        """
         check_dimensions("masking", self.dimensions, dimension)
         return dimension
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """Vectors whose first dimensions hold the identifier, (n, d) -> (n, d).
-
-        Raises:
-            InputError: ``languages`` is given, and a text has no language or one without an identifier.
-        """
+        """Vectors whose first dimensions hold the identifier, (n, d) -> (n, d)."""
         masked = embeddings.clone()
         identifiers = [self._identifier(example, role) for example in examples]
         masked[:, : self.dimensions] = self.scale * torch.tensor(identifiers).to(embeddings)[:, None]

@@ -37,7 +37,6 @@ class Noise(BaseDefense):
         self.level, self.relative, self.seed = level, relative, seed
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """Vectors with noise, (n, d) -> (n, d)."""
         noise = np.empty(embeddings.shape, dtype=np.float32)
         for row, example in zip(noise, examples, strict=True):
             generator_of("noise", self.seed, example, role, epoch).standard_normal(dtype=np.float32, out=row)

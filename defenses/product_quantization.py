@@ -46,11 +46,6 @@ class ProductQuantization(BaseDefense):
         self.codebooks = torch.empty(0)
 
     def output_dimension(self, dimension: int) -> int:
-        """The same dimension.
-
-        Raises:
-            InputError: It is not divisible by ``subvectors``.
-        """
         if dimension % self.subvectors:
             fitting = [count for count in range(1, dimension + 1) if dimension % count == 0]
             nearest = min(fitting, key=lambda count: abs(count - self.subvectors))
@@ -61,11 +56,7 @@ class ProductQuantization(BaseDefense):
         return dimension
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """Fit one codebook per subvector position to training vectors (n, d).
-
-        Raises:
-            InputError: There are more centroids than vectors.
-        """
+        """Fit one codebook per subvector position to training vectors (n, d)."""
         if len(embeddings) < self.centroids:
             raise InputError(
                 f"defense=product_quantization, centroids={self.centroids}: there are only {len(embeddings)} training "
@@ -78,7 +69,6 @@ class ProductQuantization(BaseDefense):
         self.codebooks = torch.stack([self._codebook(vectors, generator) for vectors in subvectors])
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """The nearest centroid of each subvector, (n, d) -> (n, d)."""
         subvectors, _, size = self.codebooks.shape
         if subvectors * size != embeddings.shape[1]:
             raise InputError(
@@ -98,11 +88,6 @@ class ProductQuantization(BaseDefense):
         return {"codebooks": self.codebooks}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Load a state returned by ``state``.
-
-        Raises:
-            InputError: The number of codebooks or centroids differs from the configuration.
-        """
         found = state["codebooks"]
         if found.ndim != 3 or found.shape[:2] != (self.subvectors, self.centroids) or not found.is_floating_point():
             raise InputError(
@@ -116,9 +101,7 @@ class ProductQuantization(BaseDefense):
         distinct: Tensor = torch.unique(vectors, dim=0)
         sampled = torch.randperm(len(distinct), generator=generator)[: self.centroids]
         centroids = distinct[sampled]
-        if (
-            len(centroids) < self.centroids
-        ):  # fewer distinct subvectors than centroids: the padding is never the nearest
+        if len(centroids) < self.centroids:  # fewer distinct subvectors; the padding is never the nearest
             return torch.cat([centroids, centroids[:1].expand(self.centroids - len(centroids), -1)])
         for _ in range(self.iterations):
             owner = torch.cat([_nearest(block, centroids) for block in torch.split(vectors, ROWS)])

@@ -47,17 +47,11 @@ class PurMech(BaseDefense):
         self._angles: dict[int, AngleDensity] = {}
 
     def output_dimension(self, dimension: int) -> int:
-        """The same dimension.
-
-        Raises:
-            InputError: ``dimension`` is 1, so there is no direction to hide.
-        """
         if dimension < 2:
             raise InputError("defense=purmech: vectors of one dimension have no direction to hide")
         return dimension
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """Random directions near the vectors, (n, d) -> (n, d)."""
         dimension = self.output_dimension(embeddings.shape[1])
         angles = self._angles.setdefault(dimension, AngleDensity(self.epsilon, dimension))
         directions = torch.nn.functional.normalize(embeddings.double().cpu(), dim=1).numpy()

@@ -43,16 +43,11 @@ class Rotation(BaseDefense):
         InputError: There is no key, it has fewer than 16 bytes, or the file cannot be read.
     """
 
-    def __init__(
-        self,
-        key_env: str = "UNEMBED_ROTATION_KEY",
-        key_file: str | None = None,
-    ) -> None:
+    def __init__(self, key_env: str = "UNEMBED_ROTATION_KEY", key_file: str | None = None) -> None:
         self._key = _read(key_env, key_file)
         self._matrices: dict[int, Tensor] = {}
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """Rotated vectors, (n, d) -> (n, d)."""
         return embeddings @ self._matrix(embeddings.shape[1]).to(embeddings)
 
     def state(self) -> dict[str, Tensor]:
@@ -60,11 +55,7 @@ class Rotation(BaseDefense):
         return {"key_check": torch.tensor(list(_stretched(self._key, _CHECK, 16)), dtype=torch.uint8)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Check that the key is the one of ``state``.
-
-        Raises:
-            InputError: The keys differ.
-        """
+        """Check that the key is the one of ``state``."""
         if not torch.equal(state["key_check"], self.state()["key_check"]):
             raise InputError("defense=rotation: the key is not the one that this run was made with")
 

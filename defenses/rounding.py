@@ -30,5 +30,4 @@ class Rounding(BaseDefense):
         self.step = step
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """Rounded vectors, (n, d) -> (n, d)."""
         return (embeddings / self.step).round() * self.step

@@ -48,7 +48,6 @@ class ScalarQuantization(BaseDefense):
         self.high = columns.kthvalue(len(embeddings) - outside, dim=1).values
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """Quantised and dequantised vectors, (n, d) -> (n, d)."""
         low, high = self.low.to(embeddings), self.high.to(embeddings)
         step = (high - low) / (2**self.bits - 1)
         step = step.where(step > 0, 1.0)  # a constant dimension
@@ -61,11 +60,6 @@ class ScalarQuantization(BaseDefense):
         return {"low": self.low, "high": self.high}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Load a state returned by ``state``.
-
-        Raises:
-            InputError: The state is not two numbers per dimension.
-        """
         low, high = state["low"], state["high"]
         if low.ndim != 1 or low.shape != high.shape or not (low.is_floating_point() and high.is_floating_point()):
             raise InputError("defense: what was estimated is not the two ends of each dimension's range")

@@ -25,14 +25,7 @@ KNOWLEDGE = ("adaptive", "hypotheses")  # keys of the node that are not argument
 
 @dataclass(frozen=True, slots=True)
 class Threat:
-    """A defense with the attacker's knowledge.
-
-    Attributes:
-        defense: The defense.
-        adaptive: Whether the attacker is trained on defended vectors.
-        hypotheses: Whether texts that an attack embeds get clean or defended vectors.
-        settings: The defense's configuration as plain values; identifies its fitted state.
-    """
+    """A defense with the attacker's knowledge; ``settings`` are the defense's own values, which identify its state."""
 
     defense: Defense
     adaptive: bool
@@ -45,7 +38,7 @@ class Threat:
 
 
 def threat_of(node: DictConfig) -> Threat:
-    """Build the defense of a configuration; runs older than these keys have a naive attacker and clean hypotheses."""
+    """Build the defense of a configuration; without these keys the attacker is naive and the hypotheses are clean."""
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 

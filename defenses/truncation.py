@@ -29,11 +29,6 @@ class Truncation(BaseDefense):
         self.dimensions, self.renormalize = dimensions, renormalize
 
     def output_dimension(self, dimension: int) -> int:
-        """The number of kept dimensions.
-
-        Raises:
-            InputError: The vectors have fewer.
-        """
         check_dimensions("truncation", self.dimensions, dimension)
         return self.dimensions
 

@@ -53,7 +53,6 @@ class GaussianDenoiser:
         self._square, self._steadiness, self._length = 0.0, 0.0, 0.0
 
     def fit(self, vectors: Tensor) -> None:
-        """See Denoiser."""
         if self.given is None:
             enough = max(_ENOUGH * vectors.shape[1], 2 * FOLDS)
             check_vectors(vectors, enough, "to estimate the noise; give denoiser.level, or a larger store")
@@ -81,7 +80,6 @@ class GaussianDenoiser:
         self._steadiness = max(1 - of_noise / spread, 0.0) if spread > 0 else 0.0
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """See Denoiser."""
         if self._spectrum is None:
             raise RuntimeError("call GaussianDenoiser.fit before using it")
         spectrum, noisy = self._spectrum, vectors.cpu().double()
@@ -103,7 +101,6 @@ class GaussianDenoiser:
         return found.to(vectors)
 
     def report(self) -> str:
-        """See Denoiser."""
         relative = self.level / (math.sqrt(self._square) or 1.0)
         found = "as given" if self.given is not None else "estimated from the store"
         return (

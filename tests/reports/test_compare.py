@@ -13,7 +13,6 @@ import pytest
 import scipy.stats
 from rich.console import Console
 
-from support.processes import Warm, program
 from support.runs import PAIRS, write_run
 from unembed.callbacks.analyses import word_frequency
 from unembed.commands.compare import compare as run_compare
@@ -270,14 +269,14 @@ def test_short_forms() -> None:
     assert [p_value(p, 2000) for p in (2 / 2001, 0.008, 0.25, 1.0)] == ["p < .001", "p = .008", "p = .25", "p = 1"]
 
 
-@pytest.mark.slow
-def test_the_script_prints_and_writes_the_tables(tmp_path: Path, warm: Warm) -> None:
+def test_the_command_prints_and_writes_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run(tmp_path / "a", analyses={"training_texts": 10})
     write_run(tmp_path / "b", improved(9), attack="<b>|x", analyses={"training_texts": 100})
-    arguments = ["b", "reference=a", "output=out/words", "metrics=token_f1,bleu"]
-    done = warm.run([*program("compare"), *arguments], cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Difference to a" in done.stdout
+    monkeypatch.chdir(tmp_path)
+    run_compare(read_settings(["b", "reference=a", "output=out/words", "metrics=token_f1,bleu"]))
+    assert "Difference to a" in capsys.readouterr().out
     text = (tmp_path / "out" / "words.md").read_text()
     header, _, first, second = [line for line in text.splitlines() if line.startswith("|")][:4]
     assert [cell.strip() for cell in header.strip("|").split("|")][-2:] == ["Word F1", "BLEU"]
@@ -344,13 +343,6 @@ def test_what_is_no_run_is_passed_over_and_named(
         "passed over: multirun holds no metrics.json, which a run writes when its test ends",
     ]
     assert "Written: comparison.md comparison.html" in said
-
-
-@pytest.mark.slow
-def test_the_script_ends_with_code_2_and_one_line(tmp_path: Path, warm: Warm) -> None:
-    done = warm.run([*program("compare"), "nosuch"], cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_directory_may_have_an_equals_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

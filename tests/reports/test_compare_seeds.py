@@ -15,7 +15,7 @@ import scipy.stats
 from rich.console import Console
 from test_compare import METRICS, improved
 
-from support.processes import Warm, program
+from support.processes import program
 from support.runs import write_run
 from unembed.commands.compare import compare as run_compare
 from unembed.commands.compare import read_settings
@@ -176,15 +176,17 @@ def test_no_figure_is_cut_on_a_narrow_terminal(six: list[Path], width: int) -> N
             assert part in out.getvalue()
 
 
-@pytest.mark.slow
-def test_a_piped_table_is_as_wide_as_its_content(six: list[Path], tmp_path: Path, warm: Warm) -> None:
+def test_a_piped_table_is_as_wide_as_its_content(
+    six: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     metrics = "bleu,token_f1,exact_match,cosine,token_recall,token_precision,rouge1,rouge2,rougeL"
-    done = warm.run([*program("compare"), *map(str, six), f"metrics={metrics}"], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("┏") == 3  # each table in one part
-    lines = [line for line in done.stdout.splitlines() if "±" in line and line.startswith("│")]
+    monkeypatch.chdir(tmp_path)
+    run_compare(read_settings([*map(str, six), f"metrics={metrics}"]))
+    output = capsys.readouterr().out
+    assert output.count("┏") == 3  # each table in one part
+    lines = [line for line in output.splitlines() if "±" in line and line.startswith("│")]
     assert all(line.count("±") == 9 for line in lines)
-    assert done.stdout.count("\n") < 100
+    assert output.count("\n") < 100
 
 
 @pytest.mark.slow

@@ -45,7 +45,6 @@ class SpacyTagger:
         self.model, self.labels, self.batch_size = model, labels, batch_size
 
     def tag(self, texts: Sequence[str]) -> list[tuple[Span, ...]]:
-        """See :class:`Tagger`."""
         documents = self._pipeline.pipe(texts, batch_size=self.batch_size)
         found = ([(e.start_char, e.end_char, e.label_) for e in document.ents] for document in documents)
         return [_spans(text, entities, self.labels) for text, entities in zip(texts, found, strict=True)]
@@ -94,7 +93,6 @@ class StanzaTagger:
         self.language, self.package, self.labels, self.directory, self.gpu = language, package, labels, directory, gpu
 
     def tag(self, texts: Sequence[str]) -> list[tuple[Span, ...]]:
-        """See :class:`Tagger`."""
         # Stanza fails on a text without words.
         kept = [place for place, text in enumerate(texts) if text.strip()]
         spans: list[tuple[Span, ...]] = [()] * len(texts)

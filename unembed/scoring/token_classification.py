@@ -42,7 +42,6 @@ class TokenClassifier:
         self.device = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
     def tag(self, texts: Sequence[str]) -> list[tuple[Span, ...]]:
-        """See unembed.scoring.taggers.Tagger."""
         return [tuple(self._entities(text, words)) for text, words in zip(texts, self._words(texts), strict=True)]
 
     @torch.inference_mode()
