@@ -17,7 +17,6 @@ from support.pages import ROOT, fenced, words
 from support.stand_ins import SENTENCES, put_in
 from unembed import launch
 from unembed.commands.compare import compare, read_settings
-from unembed.launch import composing
 from unembed.launch.composing import survey
 from unembed.reports.comparison.papers import read_layout
 
@@ -46,9 +45,7 @@ class Reader(Desk):
 
         Composed are the first cell of a grid and, for each key, its other values beside the first ones of the others.
         """
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(composing, "_combinations", composing._one_at_a_time)
-            configs, errors = survey("train", lines, multirun=several)
+        configs, errors = survey("train", lines, multirun=several)
         assert errors == []
         found: dict[str, DictConfig] = {}
         for config in configs:
