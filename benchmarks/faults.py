@@ -154,28 +154,20 @@ def disturbed(work: Work, folder: Path, seconds: float, chance: random.Random) -
     planned = chance.choice([1, 1, 2])
     for session in range(planned + 1):
         processes = start(work, folder, session)
-        if session == planned:
-            codes = wait(processes)
-            if any(codes):
+        delay = chance.uniform(0, seconds) if session < planned else PATIENCE_SECONDS
+        moment = time.monotonic() + delay
+        while time.monotonic() < moment and all(map(alive, processes)):
+            time.sleep(0.01)
+        if session == planned or not all(map(alive, processes)):  # left alone, or quicker than the kill
+            if any(codes := wait(processes)):
                 return kills, f"exit codes {codes}: {folder / f'session{session}.log'}"
             return kills, outcome_of(work, folder)
-        moment = time.monotonic() + chance.uniform(0, seconds)
-        while time.monotonic() < moment and all(alive(pid) for pid in processes):
-            time.sleep(0.01)
-        if not all(alive(pid) for pid in processes):  # it was quicker than the kill
-            if any(wait(processes)):
-                return kills, f"failed by itself: {folder / f'session{session}.log'}"
-            return kills, outcome_of(work, folder)
         chosen = chance.choice([*processes, None])
-        kills.append(f"{phase(work, folder)}: {'all' if chosen is None or len(processes) == 1 else 'one'}")
+        kills.append(f"{'all' if chosen is None or len(processes) == 1 else 'one'} after {delay:.0f} s")
         for pid in processes if chosen is None else [chosen]:
             os.kill(pid, signal.SIGKILL)
         time.sleep(0.5)  # torchrun and SLURM end the other processes of a job, too
-        for pid in processes:
-            if alive(pid):
-                os.kill(pid, signal.SIGKILL)
-        for pid in processes:
-            os.waitpid(pid, 0)
+        wait(processes, patience=0.0)
     raise AssertionError("the last session returns")
 
 
@@ -213,12 +205,8 @@ def start(work: Work, folder: Path, session: int) -> list[int]:
 
 def script(name: str, arguments: list[str]) -> None:
     path = ROOT / f"{name}.py"
-    if path.is_file():
-        sys.argv = [str(path), *arguments]
-        runpy.run_path(str(path), run_name="__main__")
-    else:
-        sys.argv = ["unembed", name, *arguments]
-        runpy.run_module("unembed", run_name="__main__")
+    sys.argv = [str(path), *arguments]
+    runpy.run_path(str(path), run_name="__main__")
 
 
 def in_child(work: Callable[[], None], log: Path) -> None:
@@ -245,31 +233,15 @@ def alive(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
-def wait(pids: list[int]) -> list[int]:
-    """Exit codes, after at most PATIENCE_SECONDS: what hangs is killed, and counts as failed."""
-    end = time.monotonic() + PATIENCE_SECONDS
+def wait(pids: list[int], patience: float = PATIENCE_SECONDS) -> list[int]:
+    """Exit codes; what hangs is killed after ``patience`` seconds, and counts as failed."""
+    end = time.monotonic() + patience
     while any(alive(pid) for pid in pids) and time.monotonic() < end:
         time.sleep(0.05)
     for pid in pids:
         if alive(pid):
             os.kill(pid, signal.SIGKILL)
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-
-
-def phase(work: Work, folder: Path) -> str:
-    """What a run was about, by what it has left so far."""
-    run, cache = folder / "run", folder / "cache"
-    if (run / layout.METRICS).exists():
-        return "report"
-    if any((run / layout.TEST_BATCHES).glob("*.json")) or (run / layout.PREDICTIONS).exists():
-        return "test"
-    if (run / layout.CHECKPOINT).exists():
-        return "training"
-    if any(cache.glob("hypotheses/*/*.jsonl")):
-        return "hypotheses"
-    if not (run / layout.CONFIG).exists():
-        return "start"
-    return "embedding" if work.cache is None else "preparing"
 
 
 def outcome_of(work: Work, folder: Path) -> Outcome:
@@ -309,15 +281,13 @@ def different(work: Work, wanted: Outcome, found: Outcome) -> str:
 
 def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two lines or sets of metrics are equal but for the rounding of cosines."""
-    if one.keys() != other.keys():
-        return False
-    pairs = {key: (value, other[key]) for key, value in one.items()}
-    near = {
-        key
-        for key, (first, second) in pairs.items()
-        if "cosine" in key and isinstance(first, float) and isinstance(second, float) and abs(first - second) < ROUNDING
-    }
-    return all(first == second for key, (first, second) in pairs.items() if key not in near)
+    same = (value == other[key] or near(key, value, other[key]) for key, value in one.items() if key in other)
+    return one.keys() == other.keys() and all(same)
+
+
+def near(key: str, one: object, other: object) -> bool:
+    floats = isinstance(one, float) and isinstance(other, float)
+    return floats and "cosine" in key and abs(one - other) < ROUNDING
 
 
 if __name__ == "__main__":

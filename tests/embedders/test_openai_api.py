@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 import json
@@ -13,7 +12,6 @@ import socket
 import subprocess
 import threading
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -185,15 +183,10 @@ def embedder(server: Server, **arguments: Any) -> OpenAIEmbedder:
 
 def test_it_sends_what_the_protocol_asks_for(server: Server) -> None:
     texts = ["grün", "two\nlines", "\ud800 alone"]
-    assert torch.equal(embedder(server).embed(texts), vectors_of(texts))
+    assert torch.equal(embedder(server, base_url=f"{server.url}/").embed(texts), vectors_of(texts))
     assert server.requests == [{"model": "m", "input": texts, "encoding_format": "float"}]
     assert server.paths == ["/v1/embeddings"]
     assert server.keys == [f"Bearer {KEY}"]
-
-
-def test_a_slash_at_the_end_of_the_address_changes_nothing(server: Server) -> None:
-    embedder(server, base_url=f"{server.url}/").embed(["a"])
-    assert server.paths == ["/v1/embeddings"]
 
 
 def test_an_empty_text_is_sent_as_a_space(server: Server) -> None:
@@ -328,11 +321,6 @@ def empty_account(handler: Handler, body: dict[str, Any]) -> None:
     handler.answer({"error": {"message": "no money", "code": "insufficient_quota"}}, 429)
 
 
-def packed(content: bytes) -> bytes:
-    packing = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
-    return packing.compress(content) + packing.flush()
-
-
 PAGE = raw(b"<html>\x1b[31mHello</html>", Content_Type="text/html; charset=bz2")
 NO_LIST = "no list of vectors"
 WRONG: dict[str, tuple[Behaviour, str]] = {
@@ -371,39 +359,6 @@ def test_a_wrong_answer_is_named_at_once_and_not_tried_again(server: Server, kin
         embedder(server).embed(["a", "b", "c"])
     assert str(raised.value).startswith(f"embedder.model=m at {server.url}: ")
     assert len(server.requests) == 1
-
-
-def test_a_packed_answer_is_read(server: Server) -> None:
-    server.otherwise = lambda handler, body: handler.answer(
-        packed(json.dumps({"data": rows(body)}).encode()), Content_Encoding="gzip"
-    )
-    assert torch.equal(embedder(server).embed(["a", "b"]), vectors_of(["a", "b"]))
-
-
-@pytest.mark.parametrize(
-    "answer", [raw(b"[" * 200_000), changed_number(3, None), refusal(301)], ids=["deep", "null", "moved"]
-)
-def test_what_the_other_requests_brought_is_kept(server: Server, tmp_path: Path, answer: Behaviour) -> None:
-    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
-        if "text 08" in body["input"]:
-            time.sleep(0.2)  # the others are answered first, but for one
-            answer(handler, body)
-        else:
-            time.sleep(0.4 * ("text 16" in body["input"]))
-            good(handler, body)
-
-    server.otherwise = behaviour
-    texts = [f"text {i:02d}" for i in range(32)]
-    made = functools.partial(embedder, server, dimensions=DIM, batch_size=8)
-    with pytest.raises(InputError):
-        CachedEmbedder(made(), tmp_path).fill(texts, "training")
-    assert sorted(server.sizes) == [8, 8, 8, 8]
-    server.otherwise = good
-    server.requests.clear()
-    again = CachedEmbedder(made(), tmp_path)
-    again.fill(texts, "training")
-    assert sum(server.sizes) <= 8
-    assert torch.equal(again.view(texts)[:], vectors_of(texts))
 
 
 def test_of_an_answer_with_a_vector_that_is_none_the_others_are_kept(server: Server, tmp_path: Path) -> None:
@@ -686,13 +641,6 @@ def test_the_limit_counts_texts_and_keeps_what_arrived(server: Server, tmp_path:
     again.fill(texts, "training")
     assert torch.equal(again.view(texts)[:], vectors_of(texts))
     assert Counter(text for text in server.texts if text in texts) == Counter(texts)  # each was sent once in all
-
-
-def test_the_limit_may_fall_on_the_end(server: Server) -> None:
-    found = embedder(server, dimensions=DIM, max_queries=5, batch_size=2)
-    assert len(found.embed(list("abcde"))) == 5
-    with pytest.raises(QueryLimitError):
-        found.embed(["f"])
 
 
 def test_an_attempt_that_may_be_billed_counts_and_a_refused_one_does_not(server: Server) -> None:
