@@ -12,14 +12,13 @@ from markupsafe import Markup
 
 from unembed.audit import wording
 from unembed.audit.pipeline import write_pipeline
-from unembed.audit.results import VALUES, Audit, Kind, Row
+from unembed.audit.results import VALUES, Audit, Row
 from unembed.audit.thresholds import changes_in_short, thresholds_in_short
-from unembed.audit.wording import share_cell
 from unembed.core.atomic_files import write_file, write_json
 from unembed.reports.charts import Chart, Series, histogram, line_chart
 from unembed.reports.html import macro, write_page
-from unembed.reports.numbers import counted, shown
-from unembed.reports.tables import Cell, Line, Table, plain, print_values, terminal
+from unembed.reports.numbers import counted
+from unembed.reports.tables import plain, print_values, terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,36 +87,24 @@ def write_audit_page(path: Path, audit: Audit, values: Path) -> None:
 
     sections = []
     if audit.examples:
-        cards = [(row, _parts(row.text) if audit.masked else [("text", row.text)], _outcome(row))
-                 for row in audit.examples]  # fmt: skip
+        cards = [(row, _parts(row.text) if audit.masked else [("text", row.text)]) for row in audit.examples]
         title = "One example" if len(cards) == 1 else f"{('Two', 'Three')[len(cards) - 2]} examples"
-        sections.append(("examples", title, section("examples", cards=cards)))
+        sections.append(("examples", title, section("examples", cards=cards, outcome=_outcome)))
     if any(one.share is not None for one in audit.classes):
         parts = [(wording.class_name(one), one.total, one.share) for one in audit.classes]
     else:
         parts = [(one.label, one.total, one.share) for one in audit.kinds[:KINDS]]
     sections.append(("what-leaks", "What kinds of data leak", section("exposure", parts=parts)))
     if audit.thresholds:
-        sections.append(("thresholds", "Thresholds", macro("table_of", table=_thresholds(audit), style="wide")))
+        sections.append(("thresholds", "Thresholds", section("thresholds")))
     if audit.changes:
-        table = macro("table_of", table=_changes(audit), style="wide")
-        sections.append(("since-the-baseline", "Since the baseline", table))
+        sections.append(("since-the-baseline", "Since the baseline", section("changes")))
     if audit.attackers:
         sections.append(("attackers", "Who reads how much", section("attackers")))
-    columns = ("Kind of entity", "In recovered texts", "Comes back, estimated")
-    if audit.measured:
-        columns = ("Kind of entity", "In the true texts", "Read")
-    details = section(
-        "details",
-        exposed=_exposed(audit),
-        kinds=_kinds(columns, audit.kinds),
-        held_out=_kinds(("Kind of entity", "In the test texts", "Read"), audit.held_out),
-        charts=_charts(audit),
-    )
     sections += [
         ("defenses", "What each defense changes", section("defenses")),
         ("what-to-do", "What to do next", section("steps", steps=wording.steps(audit, values))),
-        ("details", "Details", details),
+        ("details", "Details", section("details", charts=_charts(audit), outcome=_outcome)),
     ]
     private = "Texts on it are masked." if audit.masked else "It holds recovered text: keep it as private as the store."
     said = (thresholds_in_short(audit.thresholds), changes_in_short(audit.changes), wording.more(audit))
@@ -150,43 +137,6 @@ def _outcome(row: Row) -> str:
     if row.f1 is None:
         return ""
     return "word for word" if row.exact else f"word F1 {row.f1:.0f} %"
-
-
-def _thresholds(audit: Audit) -> Table:
-    lines = tuple(
-        Line(one.text, "", (Cell(one.outcome, gain=one.passed), share_cell(one.share))) for one in audit.thresholds
-    )
-    note = "Compared with the upper end of the 95 % interval."
-    return Table("", ("Threshold", "Outcome", "Share"), lines, notes=(note,))
-
-
-def _changes(audit: Audit) -> Table:
-    lines = []
-    for one in audit.changes:
-        moved = Cell("changed" if one.apart else "within chance")
-        lines.append(Line(one.name, "", (share_cell(one.after), share_cell(one.before), moved)))
-    return Table("", ("Share", "Now", "Baseline", "Change"), tuple(lines))
-
-
-def _kinds(columns: tuple[str, ...], kinds: list[Kind]) -> Table:
-    return Table(
-        "", columns, tuple(Line(one.label, "", (Cell(f"{one.total:,}"), share_cell(one.share))) for one in kinds)
-    )
-
-
-def _exposed(audit: Audit) -> Table:
-    truth = any(row.truth is not None for row in audit.rows)
-    columns = ("Row", "Cosine", "Readable with probability", "Kinds", "What was read", *(("True text",) * truth))
-    lines = []
-    for row in audit.rows:
-        cells = [
-            Cell(f"{row.cosine:.3f}"),
-            Cell(_outcome(row) or shown("share", row.probability)),
-            Cell(", ".join(row.kinds)),
-            Cell(row.text, quoted=True),
-        ]
-        lines.append(Line(row.id, "", (*cells, *((Cell(row.truth or "", quoted=True),) * truth))))
-    return Table("", columns, tuple(lines))
 
 
 def _charts(audit: Audit) -> list[Chart]:
