@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from support.stores import DIMENSION, ROWS, TEXTS, TITLES, VECTORS, check_store, refusal, refused_field
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores.lancedb_folder import read_table
 
 lancedb = pytest.importorskip("lancedb")
 
@@ -40,12 +43,15 @@ def test_rows_and_texts(folder: Path) -> None:
 
 
 def test_choices(folder: Path) -> None:
-    address = f"lancedb:{folder}"
-    assert "which collection? give collection=<one of docs, rows, two>" in refusal(address)
-    assert "no collection dogs; did you mean docs?" in refusal(address, "dogs")
-    assert "collection two has the vectors a, b; give collection=two/<one of them>" in refusal(address, "two")
-    assert "did you mean body?" in refused_field(address, "bdy", "two/b")
-    assert f"vectors of dimension {DIMENSION}, but" in refusal(address, "docs", 384)
+    for collection, said in (
+        (None, "which collection? give collection=<one of docs, rows, two>"),
+        ("dogs", "no collection dogs; did you mean docs?"),
+        ("two", "collection two has the vectors a, b; give collection=two/<one of them>"),
+    ):
+        with pytest.raises(InputError, match=re.escape(said)):  # what the child process runs
+            read_table(str(folder), collection, "lancedb:mine")
+    assert "did you mean body?" in refused_field(f"lancedb:{folder}", "bdy", "two/b")
+    assert f"vectors of dimension {DIMENSION}, but" in refusal(f"lancedb:{folder}", "docs", 384)
 
 
 def test_what_is_no_folder_and_a_damaged_one(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

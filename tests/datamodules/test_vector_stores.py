@@ -23,13 +23,12 @@ import numpy as np
 import pytest
 import torch
 
+from support.stores import DIMENSION, VECTORS, refusal
 from unembed.core.errors import InputError
 from unembed.datamodules.vector_stores.base import address_error
 from unembed.datamodules.vector_stores.child import Child, Limits
 from unembed.datamodules.vector_stores.sampling import open_store, sample_store
 
-DIMENSION = 6
-VECTORS = np.random.default_rng(0).normal(size=(30, DIMENSION)).astype(np.float32)
 IDS = [f"doc-{(7 * number) % 30:02d}" for number in range(30)]  # not in the order of their names
 
 
@@ -119,14 +118,6 @@ def test_a_sample_is_random_by_its_seed_and_holds_what_is_wanted(tmp_path: Path)
     assert torch.equal(one.vectors, torch.from_numpy(VECTORS[list(one.positions)]))
     assert set(sample_store(store, DIMENSION, limit=2, wanted=[5, 6, 7]).positions) < {5, 6, 7}
     assert sample_store(store, DIMENSION, limit=99).positions == tuple(range(30))
-
-
-def refusal(vectors: str, collection: str | None = None, dimension: int = DIMENSION) -> str:
-    with pytest.raises(InputError) as raised:
-        sample_store(open_store(vectors, dimension, collection), dimension)
-    message = str(raised.value)
-    assert "\n" not in message
-    return message
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
@@ -272,7 +263,7 @@ def test_a_faiss_file_with_changed_bytes_is_read_or_refused(kind: str, tmp_path:
     whole = path.read_bytes()
     assert sample_store(open_store(str(path), DIMENSION), DIMENSION).size == 30
     changing, refused = np.random.default_rng(7), 0
-    for _ in range(8):
+    for _ in range(4):
         content = np.frombuffer(whole, np.uint8).copy()
         places = changing.integers(4, min(len(content), 400), size=3)  # where lengths and kinds stand
         content[places] = changing.integers(0, 256, size=3)
