@@ -410,6 +410,22 @@ def test_amending_chooses_a_part_of_the_attack_anew() -> None:
     assert launch.check(config) == []
 
 
+UNDEFENDED = OmegaConf.create({"choices": {"defense": "none"}, "seed": 0})
+
+
+def test_a_denoiser_is_added_and_left_out_again() -> None:
+    chosen = launch.amend(UNDEFENDED, ["denoiser=gaussian", "denoiser.level=0.1"])
+    assert (chosen.choices.denoiser, chosen.denoiser.level) == ("gaussian", 0.1)
+    without = launch.amend(chosen, ["denoiser=null"])
+    assert (without.denoiser, without.choices.denoiser) == (None, None)
+
+
+@pytest.mark.parametrize("run", [UNDEFENDED, OmegaConf.merge(UNDEFENDED, {"denoiser": None})])
+def test_a_key_of_a_denoiser_that_is_not_chosen_names_the_group(run: object) -> None:
+    with pytest.raises(InputError, match="denoiser is not chosen, add denoiser=<option>; valid: gaussian"):
+        launch.amend(run, ["denoiser.level=0.1"])  # type: ignore[arg-type]
+
+
 def test_amending_reports_all_that_is_misspelt() -> None:
     run = OmegaConf.create(launch.plain(launch.compose("train", [])))
     overrides = ["attack.decodng.beams=3", "loger=x", "datamodule=fils", "datamodule.path=x", "debug=smoke", "seed=1,2"]

@@ -63,8 +63,7 @@ def test_a_preset_that_is_no_grid_is_left_as_it_is(search: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]], ids=len)
-def test_a_grid_runs_all_its_cells_once(launcher: list[str], search: str, tmp_path: Path, warm: Warm) -> None:
+def test_a_grid_runs_all_its_cells_once_side_by_side(search: str, tmp_path: Path, warm: Warm) -> None:
     script = (
         "from unembed import launch as configuration\n"
         "def task(config):\n    print('run', config.run_dir, flush=True)\n"
@@ -73,6 +72,7 @@ def test_a_grid_runs_all_its_cells_once(launcher: list[str], search: str, tmp_pa
     (tmp_path / "train.py").write_text(script)
     command = [str(tmp_path / "train.py"), "experiment=paper/table1", "--config-dir", str(tmp_path / "own")]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     done = warm.run([*command, "-m", *launcher], cwd=tmp_path, environment=environment)
     assert done.returncode == 0, done.stderr
     named = sorted(Path(line.split()[1]).name for line in done.stdout.splitlines() if line.startswith("run "))

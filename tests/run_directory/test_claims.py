@@ -68,23 +68,6 @@ def test_a_name_below_a_link_that_leads_nowhere_is_refused(scripts: Scripts, tmp
 
 
 @pytest.mark.slow
-def test_evaluations_of_one_second_have_a_directory_each(scripts: Scripts) -> None:
-    started = {
-        length: scripts.start("evaluate", "run=run", f"attack.decoding.max_new_tokens={length}", code=CLOCK)
-        for length in (2, 4, 6)
-    }
-    assert [scripts.end(script) for script in started.values()]
-    assert [script.returncode for script in started.values()] == [0, 0, 0]
-    places = sorted((scripts.folder / "run" / "evaluations").iterdir())
-    assert [place.name for place in places] == [SECOND, f"{SECOND}-2", f"{SECOND}-3"]
-    found = {
-        yaml.safe_load((place / layout.CONFIG).read_text())["attack"]["decoding"]["max_new_tokens"] for place in places
-    }
-    assert found == {2, 4, 6}
-    assert all((place / layout.METRICS).is_file() and not (place / layout.LOCK).exists() for place in places)
-
-
-@pytest.mark.slow
 def test_trainings_of_one_second_have_a_directory_each(scripts: Scripts) -> None:
     first, second = (scripts.start("train", *TINY, f"seed={seed}", code=CLOCK) for seed in (1, 2))
     several = scripts.start("train", "-m", *TINY, "seed=3,4", code=CLOCK)

@@ -313,10 +313,9 @@ def test_an_untrusted_run_builds_and_writes_nothing_of_its_own(place: Path, type
     ("content", "message"),
     [
         ([], "expected an object"),
-        ({"sessions": 3}, "not the changes of a resumed run"),
-        ({"sessions": [1]}, "not the changes of a resumed run"),
-        ({"sessions": [{"changed": {"seed": 1}}]}, "not the changes of a resumed run"),
-        ({"sessions": [{"changed": {"": {"now": 1}}}]}, "not the changes of a resumed run"),
+        ({"sessions": 3}, "resumed.json: sessions: Input should be a valid list"),
+        ({"sessions": [1]}, "resumed.json: 0: Input should be a valid dictionary"),
+        ({"sessions": [{"changed": {"seed": 1}}]}, "resumed.json: 0.changed.seed: Input should be a valid dictionary"),
         ({"sessions": [{"changed": {"seed.x": {"now": 1}}}]}, "seed.x is not a key of the run's config.yaml"),
         ({"sessions": [{"changed": {"seed": {"now": "${oc.env:HOME}"}}}]}, "holds plain values"),
         ({"sessions": [{"changed": {"attack._target_": {"now": "os.system"}}}]}, "attack._target_=os.system: none of"),

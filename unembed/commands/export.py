@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from unembed.launch.composing import plain
 from unembed.launch.console import check_writable
 from unembed.launch.locations import data_paths
 from unembed.runs import layout
+from unembed.runs.config_file import walk
 
 _CACHE = "<cache>"  # no path; replaced when the run is opened
 _BUILT_IN = "unembed.datamodules.sources.synthetic.SyntheticCorpus"
@@ -121,21 +122,15 @@ def portable(config: DictConfig) -> dict[str, Any]:
     values = plain(shipped)
     other_run = "the attack is built on another run, which is no part of an export; export that run, and train this "
     messages = []
-    for key, value in _paths(values, ""):
+    for key, _, value in walk(values):
+        if not isinstance(value, str) or not Path(value).expanduser().is_absolute():
+            continue
         of_run = key.startswith("attack.") and key.endswith("_run")
         why = f"{other_run}attack where it is used" if of_run else "a path of this machine, which nobody else has"
         messages.append(f"{key}={value}: {why}")
     if messages:
         raise InputError("\n".join(messages))
     return values
-
-
-def _paths(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict | list):
-        for place, child in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _paths(child, f"{key}.{place}" if key else str(place))
-    elif isinstance(value, str) and Path(value).expanduser().is_absolute():
-        yield key, value
 
 
 def copy_weights(checkpoint: Path, target: Path) -> None:

@@ -19,7 +19,7 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -31,6 +31,7 @@ from pydantic_core import SchemaError
 
 from unembed.core.commands import shown_value
 from unembed.core.errors import BLOTTED, InputError, did_you_mean, holds_secret, secret_refused
+from unembed.runs.config_file import walk
 
 _MISSING = "???"
 _UNKNOWN = object()  # replaces an interpolation that cannot be resolved, which is reported once
@@ -80,7 +81,7 @@ def check(config: DictConfig) -> list[str]:
     """One line for each mistake in ``config``; empty if there are none. Imports the constructors, and thus torch."""
     messages: list[str] = []
     root = _resolve(config, "", messages)
-    values = {key: value for key, _, value in _walk(root)}
+    values = {key: value for key, _, value in walk(root)}
     messages += [f"{key}: missing, give it as {key}=<value>" for key, value in values.items() if value == _MISSING]
     for key, hint in _HINTS.items():
         messages += _value_errors(key, values[key], hint) if key in values else []
@@ -130,7 +131,7 @@ def _resolve(node: Any, key: str, messages: list[str]) -> Any:
 
 def _secrets(values: Any) -> Iterator[str]:
     """Settings that would hold a secret, and values that contain a password."""
-    for key, name, value in _walk(values):
+    for key, name, value in walk(values):
         given = isinstance(value, str | int | float) and not isinstance(value, bool)
         if isinstance(name, str) and given and _SECRET.search(_WORD_BOUNDARY.sub("_", name).lower()):
             yield (
@@ -335,21 +336,8 @@ def _is_node(value: Any) -> bool:
 
 def _is_open(value: Any) -> bool:
     """Whether a value is not plain data: missing, unresolved, or a container of nodes."""
-    return value == _MISSING or value is _UNKNOWN or _is_node(value) or any(_is_open(v) for _, v in _children(value))
-
-
-def _walk(value: Any, key: str = "") -> Iterator[tuple[str, str | int, Any]]:
-    """Full key, name and value of everything below ``value``."""
-    for name, child in _children(value):
-        yield _join(key, name), name, child
-        yield from _walk(child, _join(key, name))
-
-
-def _children(value: Any) -> Iterator[tuple[str | int, Any]]:
-    if isinstance(value, Mapping):
-        yield from value.items()
-    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        yield from enumerate(value)
+    every = [value, *(child for _, _, child in walk(value))]
+    return any(one == _MISSING or one is _UNKNOWN or _is_node(one) for one in every)
 
 
 def _join(key: str, name: str | int) -> str:

@@ -39,6 +39,7 @@ from unembed import configs
 from unembed.core import limits
 from unembed.core.commands import quoted
 from unembed.core.errors import InputError, did_you_mean, holds_secret, missing, secret_refused
+from unembed.runs.config_file import walk
 
 CONFIGS = Path(configs.__file__).parent
 SEARCH_PATH = "hydra.searchpath"
@@ -322,7 +323,7 @@ def key_error(tree: dict[str, Any], override: Override, groups: Sequence[str]) -
 
 
 def _unknown(siblings: dict[str, Any], name: str, override: Override, groups: Sequence[str]) -> str:
-    deeper = [path for path in _paths(siblings, "") if path.endswith(f".{name}") and not path.startswith("hydra.")]
+    deeper = [path for path, *_ in walk(siblings) if path.endswith(f".{name}") and not path.startswith("hydra.")]
     if len(deeper) == 1:
         return f"unknown key, did you mean {deeper[0]}?"
     names = {key for key in siblings if not key.startswith("_") and key != "hydra"}
@@ -330,11 +331,3 @@ def _unknown(siblings: dict[str, Any], name: str, override: Override, groups: Se
     if "_target_" in siblings and not nearest.startswith("did you mean"):
         nearest += f"; an argument that no option sets is added by +{override.input_line}"
     return f"unknown key, {nearest}"
-
-
-def _paths(tree: Any, key: str) -> Iterator[str]:
-    if isinstance(tree, dict):
-        for name, child in tree.items():
-            path = f"{key}.{name}" if key else str(name)
-            yield path
-            yield from _paths(child, path)

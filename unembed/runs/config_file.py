@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from pydantic import BaseModel, TypeAdapter
 
 from unembed.core.atomic_files import read_json, write_file, write_json
 from unembed.core.commands import shown_value
@@ -62,26 +63,34 @@ def read_config(directory: Path) -> DictConfig:
 
     path = directory / CONFIG
     values = with_changes(files.read_config(path)[1], directory)
-    _check_plain(values, "", path)
+    _check_plain(values, path)
     config = OmegaConf.create(values)
     assert isinstance(config, DictConfig)
     return config
 
 
-def _check_plain(value: Any, key: str, path: Path) -> None:
-    """Check that ``value`` is plain, without interpolations, which could read environment variables."""
-    if isinstance(value, dict):
-        for name, child in value.items():
-            if not isinstance(name, str | int):
-                raise InputError(f"{path}: {key or 'the root'} has the key {name!r}, neither text nor number")
-            _check_plain(child, f"{key}.{name}" if key else str(name), path)
-    elif isinstance(value, list):
-        for number, child in enumerate(value):
-            _check_plain(child, f"{key}[{number}]", path)
-    elif isinstance(value, str) and "${" in value:
-        raise InputError(f"{path}: {key}={value}: a run's configuration holds plain values, no interpolations")
-    elif value is not None and not isinstance(value, str | int | float):
-        raise InputError(f"{path}: {key}={value}: neither text nor number")
+def _check_plain(values: dict[Any, Any], path: Path) -> None:
+    """Check that all values are plain, without interpolations, which could read environment variables."""
+    for key, name, value in walk(values):
+        if not isinstance(name, str | int):
+            raise InputError(f"{path}: the key {key} is neither text nor number")
+        if isinstance(value, str) and "${" in value:
+            raise InputError(f"{path}: {key}={value}: a run's configuration holds plain values, no interpolations")
+        if value is not None and not isinstance(value, str | int | float | dict | list):
+            raise InputError(f"{path}: {key}={value}: neither text nor number")
+
+
+def walk(value: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Full key, name and value of everything below ``value``, in mappings and lists."""
+    children: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        children = value.items()
+    elif isinstance(value, list | tuple):
+        children = enumerate(value)
+    for name, child in children:
+        inner = f"{key}[{name}]" if isinstance(name, int) else f"{key}.{name}" if key else str(name)
+        yield inner, name, child
+        yield from walk(child, inner)
 
 
 def differences(
@@ -121,23 +130,24 @@ def note_changes(directory: Path, config: Mapping[str, Any]) -> None:
         log.info("resumed with %s: %s -> %s", key, shown_value(old), shown_value(new))
     if changed:
         (directory / REPORT).unlink(missing_ok=True)  # it is of the run before these changes
-        session = {
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "changed": {key: {"before": old, "now": new} for key, old, new in changed},
-        }
-        write_json(directory / RESUMED, {"sessions": [*_sessions(directory), session]})
+        changes = {key: _Change(before=old, now=new) for key, old, new in changed}
+        session = _Session(time=datetime.now(UTC).isoformat(timespec="seconds"), changed=changes)
+        write_json(directory / RESUMED, {"sessions": [one.model_dump() for one in (*_sessions(directory), session)]})
+
+
+class _Change(BaseModel):
+    before: Any = None
+    now: Any
+
+
+class _Session(BaseModel):
+    time: str = ""
+    changed: dict[str, _Change]
 
 
 def changed_values(directory: Path) -> dict[str, Any]:
     """The values of the last resumption by key; empty if the run was never resumed with changes."""
-    values: dict[str, Any] = {}
-    for session in _sessions(directory):
-        changed = session.get("changed") if isinstance(session, dict) else None
-        for key, value in changed.items() if isinstance(changed, dict) else [("", None)]:
-            if not isinstance(value, dict) or "now" not in value or not all(key.split(".")):
-                raise InputError(f"{directory / RESUMED}: not the changes of a resumed run")
-            values[key] = value["now"]
-    return values
+    return {key: one.now for session in _sessions(directory) for key, one in session.changed.items()}
 
 
 def with_changes(config: dict[str, Any], directory: Path) -> dict[str, Any]:
@@ -153,9 +163,7 @@ def with_changes(config: dict[str, Any], directory: Path) -> dict[str, Any]:
     return config
 
 
-def _sessions(directory: Path) -> list[Any]:
+def _sessions(directory: Path) -> list[_Session]:
     path = directory / RESUMED
     sessions = read_json(path).get("sessions") if path.is_file() else []
-    if not isinstance(sessions, list):
-        raise InputError(f"{path}: not the changes of a resumed run")
-    return sessions
+    return files.validated(TypeAdapter(list[_Session]), sessions, path, "sessions")
