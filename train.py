@@ -30,7 +30,7 @@ def train(config: DictConfig) -> float | None:
     from lightning import seed_everything
 
     from unembed.attacks.parts.sharding import is_sharded
-    from unembed.callbacks.predictions import objective_of
+    from unembed.callbacks.results import objective_of
     from unembed.runs import layout
     from unembed.runs.checkpoints import resume_from, resuming_from
     from unembed.runs.config_file import keep_config, note_changes

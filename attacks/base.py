@@ -28,8 +28,8 @@ from unembed.attacks.parts.sharding import footprint
 from unembed.attacks.refine.refining import Refiner, Refiners
 from unembed.core.errors import InputError
 from unembed.core.ranks import of_every_rank
+from unembed.datamodules.arrow_examples import IGNORED
 from unembed.datamodules.inversion import InversionDataModule
-from unembed.datamodules.token_ids import IGNORED
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs.checkpoints import finished_checkpoint, load_checkpoint, numbers_of_callbacks
 from unembed.runs.stored_attack import copy_artifacts

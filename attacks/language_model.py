@@ -29,7 +29,7 @@ from unembed.attacks.parts.sharding import is_sharded
 from unembed.core.atomic_files import replacing
 from unembed.core.errors import InputError
 from unembed.core.examples import Split
-from unembed.datamodules.token_ids import IGNORED
+from unembed.datamodules.arrow_examples import IGNORED
 from unembed.embedders.base import loading
 from unembed.embedders.cache.cached import CachedEmbedder
 

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.parts.backbones import RandomT5, untied
 from unembed.attacks.parts.decoders import EncoderDecoder, cross_entropy
-from unembed.datamodules.token_ids import IGNORED
+from unembed.datamodules.arrow_examples import IGNORED
 
 LOGITS_AT_ONCE = 2**28  # in one part of the loss: 1 GB in float32
 

@@ -22,7 +22,7 @@ from unembed.attacks.parts.optimizers import OptimizerSettings
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.parts.prefix import Prefix
 from unembed.attacks.parts.vocabulary import Vocabulary
-from unembed.datamodules.token_ids import IGNORED
+from unembed.datamodules.arrow_examples import IGNORED
 from unembed.embedders.cache.cached import CachedEmbedder
 
 

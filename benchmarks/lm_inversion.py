@@ -45,7 +45,7 @@ from torch import Tensor
 from unembed import launch
 from unembed.attacks.parts.predictions import Targets
 from unembed.core.examples import Example
-from unembed.datamodules.sources.sentences import END
+from unembed.datamodules.sources.base import END
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder
 

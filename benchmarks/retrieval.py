@@ -29,7 +29,7 @@ import torch
 from measuring import Clock, command_line, ratios
 from torch import Tensor
 
-from unembed.datamodules.collections.exact_search import search
+from unembed.datamodules.retrieval import search
 
 BLOCK = 16_384
 

@@ -29,8 +29,8 @@ from torch import Tensor
 from unembed.attacks.parts.backbones import train_tokenizer
 from unembed.attacks.parts.decoders import cross_entropy
 from unembed.attacks.parts.optimizers import MuonAdamW
+from unembed.datamodules.arrow_examples import IGNORED
 from unembed.datamodules.batching import LengthBucketBatchSampler
-from unembed.datamodules.token_ids import IGNORED
 from unembed.metrics.bleu import bleu
 from unembed.metrics.scored import Scored
 from unembed.scoring.translation import Translator

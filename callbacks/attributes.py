@@ -21,8 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from unembed.attacks.base import Attack
-from unembed.callbacks.predictions import Predictions
-from unembed.callbacks.testing import Testing
+from unembed.callbacks.results import Predictions, Testing
 from unembed.core.atomic_files import write_json, write_json_lines
 from unembed.core.errors import InputError, did_you_mean
 from unembed.core.examples import Example

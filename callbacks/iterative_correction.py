@@ -32,9 +32,8 @@ from torch import Tensor
 from unembed.attacks.base import Attack
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.vec2text.search import Round
-from unembed.callbacks.predictions import Predictions
+from unembed.callbacks.results import Predictions, Testing
 from unembed.callbacks.scoring import subwords_of
-from unembed.callbacks.testing import Testing
 from unembed.core.atomic_files import write_json, write_json_lines
 from unembed.core.errors import InputError
 from unembed.core.ranks import of_every_rank

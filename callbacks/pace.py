@@ -1,33 +1,43 @@
-"""Speed and remaining time of a long run: a progress bar on a terminal, and lines in the log.
+"""Speed, remaining time and training curve of a long run: a progress bar, lines in the log, and history.jsonl.
 
 training: 46 %, step 840 of 1,800 (epoch 3), 812 texts a second, loss 2.314, about 1 min 15 s left, 3.1 GB of GPU memory
 testing: 19 %, 96 of 500 batches, 41 texts a second, about 12 min 05 s left
+
+{"step": 120, "epoch": 1, "seconds": 14.2, "train_loss": 3.1, "val_loss": null, "learning_rate": 0.01}
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
-from pydantic import NonNegativeInt, PositiveFloat
+from lightning.pytorch.trainer.states import TrainerFn
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from unembed.attacks.parts.optimizers import own_progress, planned_steps, timer
+from unembed.core import limits
+from unembed.core.atomic_files import write_json_lines
 from unembed.core.progress import duration
+from unembed.runs import layout
 
 log = logging.getLogger("train")
 
+_NUMBERS = ("epoch", "seconds", "train_loss", "val_loss", "learning_rate")
+_LARGEST = 1e300
+
 
 class TerminalBar(TQDMProgressBar):
-    """Lightning's progress bar on a terminal: one over all planned steps instead of one an epoch, and one for the test.
+    """Lightning's progress bar with one bar for all planned steps instead of one an epoch; only on a terminal.
 
-    It is not shown if the output is a file. Validation has no bar of its own. Lightning's bars only know epochs, so
-    they cannot estimate the end of a training that is limited in steps or minutes.
+    Lightning's bars know epochs only, so they cannot estimate the end of a training that is limited in steps.
 
     Args:
         refresh_rate: Test batches between two updates.
@@ -36,8 +46,7 @@ class TerminalBar(TQDMProgressBar):
 
     def __init__(self, refresh_rate: NonNegativeInt = 1, seconds: PositiveFloat = 0.5) -> None:
         super().__init__(refresh_rate=refresh_rate)
-        self.seconds = seconds
-        self.drawn = 0.0
+        self.seconds, self.drawn = seconds, 0.0
         if not sys.stdout.isatty():
             self.disable()
 
@@ -51,11 +60,9 @@ class TerminalBar(TQDMProgressBar):
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         """Keep the bar of the previous epochs."""
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Move the bar to the current step."""
-        if self.is_enabled and time.monotonic() - self.drawn >= self.seconds:
+        if time.monotonic() - self.drawn >= self.seconds:
             self._draw(trainer, "training")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -67,31 +74,14 @@ class TerminalBar(TQDMProgressBar):
         super().on_train_end(trainer, *_)
 
     def init_validation_tqdm(self) -> Tqdm:
-        """Return no bar of its own for validation during training."""
+        """No bar of its own for validation during training."""
         return Tqdm(disable=True) if self.trainer.state.fn == "fit" else super().init_validation_tqdm()
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show in the training bar that validation runs."""
-        super().on_validation_start(trainer, pl_module)
-        if trainer.state.fn == "fit":
-            self._draw(trainer, "validating")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the validation loss."""
         super().on_validation_end(trainer, pl_module)
         if trainer.state.fn == "fit":
             self._draw(trainer, "training")
-
-    def init_test_tqdm(self) -> Tqdm:
-        """The bar of the test, in batches."""
-        bar = super().init_test_tqdm()
-        bar.unit = " batches"
-        return bar
-
-    def on_test_batch_start(self, *arguments: Any, **named: Any) -> None:
-        """Name the bar as the log does."""
-        super().on_test_batch_start(*arguments, **named)
-        self.test_progress_bar.set_description("testing")
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Close the bar before scoring, which may show bars of its own."""
@@ -103,24 +93,20 @@ class TerminalBar(TQDMProgressBar):
             if bar is not None:
                 bar.close()
 
-    def _draw(self, trainer: Trainer, what: str) -> None:
-        if self.is_enabled:
-            bar = self.train_progress_bar
-            bar.n = trainer.global_step
-            bar.set_description(what, refresh=False)
-            bar.set_postfix(self.get_metrics(trainer, trainer.lightning_module), refresh=False)
-            bar.refresh()
-            self.drawn = time.monotonic()
-
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         """The losses, without the version number of loggers."""
         return {name: value for name, value in super().get_metrics(trainer, pl_module).items() if name != "v_num"}
 
+    def _draw(self, trainer: Trainer, what: str) -> None:
+        if self.is_enabled:
+            bar, self.drawn = self.train_progress_bar, time.monotonic()
+            bar.n = trainer.global_step
+            bar.set_description(what, refresh=False)
+            bar.set_postfix(self.get_metrics(trainer, trainer.lightning_module))
+
 
 class Pace(Callback):
     """Logs the speed of training and testing after ``first_seconds``, then at intervals growing to ``every_seconds``.
-
-    Lightning's ThroughputMonitor sends rates of equally sized training batches to loggers, without a remaining time.
 
     The remaining time extrapolates the past speed to the remaining steps, epochs or minutes, whichever limit comes
     first, or to the remaining test batches, whose texts are not ordered by length. Batches that a killed test had
@@ -129,10 +115,6 @@ class Pace(Callback):
 
     def __init__(self, every_seconds: PositiveFloat = 60.0, first_seconds: PositiveFloat = 5.0) -> None:
         self.every_seconds, self.first_seconds = every_seconds, first_seconds
-        self.wait = 0.0
-        self.began = self.last_line = 0.0
-        self.texts = self.steps_before = self.worked = 0
-        self.spent = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock."""
@@ -144,23 +126,25 @@ class Pace(Callback):
     ) -> None:
         """Log the speed of training when it is due."""
         self.texts += len(batch["index"]) * trainer.world_size
-        elapsed = time.monotonic() - self.began
-        if not self._is_time():
+        if not self._is_due():
             return
-        loss = trainer.callback_metrics.get("train/loss")
-        steps, progress = planned_steps(trainer), own_progress(trainer)
-        done = f"step {trainer.global_step:,}{f' of {steps:,}' if steps else ''} (epoch {trainer.current_epoch})"
-        rate = _rate(self.texts, elapsed) if loss is None else f"{_rate(self.texts, elapsed)}, loss {loss.item():.3f}"
-        _say(trainer, "training", progress, done, rate, self._training_left(trainer, elapsed), pl_module.device)
+        step, steps, clock = trainer.global_step, planned_steps(trainer), timer(trainer)
+        elapsed = self.last - self.began
+        left = [clock.time_remaining() or 0.0] if clock is not None else []
+        if steps is not None and step > self.steps_before:
+            left.append(elapsed / (step - self.steps_before) * max(steps - step, 0))
+        total = f" of {steps:,}" if steps else ""
+        parts = [f"step {step:,}{total} (epoch {trainer.current_epoch})", self._rate(elapsed)]
+        if (loss := trainer.callback_metrics.get("train/loss")) is not None:
+            parts.append(f"loss {loss.item():.3f}")
+        _log(trainer, "training", own_progress(trainer), parts, min(left, default=None), pl_module.device)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock."""
         self._start()
-        self.worked, self.spent = 0, 0.0
+        self.decoded, self.seconds = 0, 0.0
 
-    def on_test_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
+    def on_test_batch_start(self, *_: Any) -> None:
         """Record the start time of the batch."""
         self.batch_began = time.monotonic()
 
@@ -171,56 +155,126 @@ class Pace(Callback):
         """Log the speed of testing when it is due."""
         took = time.monotonic() - self.batch_began
         if took >= 0.5 * outputs["seconds"]:  # otherwise the batch came from the test batch cache
-            self.worked, self.spent = self.worked + 1, self.spent + took
+            self.decoded, self.seconds = self.decoded + 1, self.seconds + took
             self.texts += len(batch["index"]) * trainer.world_size
-        if not self._is_time() or not self.worked:
-            return
-        total = int(trainer.num_test_batches[dataloader_idx])
-        left = self.spent / self.worked * (total - batch_idx - 1)
-        done, rate = f"{batch_idx + 1:,} of {total:,} batches", _rate(self.texts, self.spent)
-        _say(trainer, "testing", (batch_idx + 1) / total, done, rate, left, pl_module.device)
+        if self._is_due() and self.decoded:
+            done, total = batch_idx + 1, int(trainer.num_test_batches[dataloader_idx])
+            left = self.seconds / self.decoded * (total - done)
+            parts = [f"{done:,} of {total:,} batches", self._rate(self.seconds)]
+            _log(trainer, "testing", done / total, parts, left, pl_module.device)
 
     def _start(self) -> None:
-        self.began = self.last_line = time.monotonic()
+        self.began = self.last = time.monotonic()
         self.wait = min(self.first_seconds, self.every_seconds)
         self.texts = 0
 
-    def _is_time(self) -> bool:
-        if time.monotonic() - self.last_line < self.wait:
+    def _is_due(self) -> bool:
+        if time.monotonic() - self.last < self.wait:
             return False
-        self.last_line = time.monotonic()
-        self.wait = min(2 * self.wait, self.every_seconds)
+        self.last, self.wait = time.monotonic(), min(2 * self.wait, self.every_seconds)
         return True
 
-    def _training_left(self, trainer: Trainer, elapsed: float) -> float | None:
-        """Seconds until the first limit is reached; None without a limit."""
-        taken, steps, clock = trainer.global_step - self.steps_before, planned_steps(trainer), timer(trainer)
-        left = []
-        if steps is not None and taken:
-            left.append(elapsed / taken * max(steps - trainer.global_step, 0))
-        if clock is not None:
-            left.append(clock.time_remaining() or 0.0)
-        return min(left, default=None)
+    def _rate(self, seconds: float) -> str:
+        rate = self.texts / max(seconds, 1e-9)
+        return f"{rate:,.0f} texts a second" if rate >= 10 else f"{rate:.1f} texts a second"
 
 
-def _say(
-    trainer: Trainer, what: str, progress: float, done: str, rate: str, left: float | None, device: torch.device
-) -> None:
+def _log(trainer: Trainer, what: str, share: float, parts: list[str], left: float | None, device: torch.device) -> None:
     """Log a line on rank 0; if a terminal shows a bar, only to the log file."""
-    if trainer.is_global_zero:
-        share = f"{progress:.0%}".replace("%", " %") if progress else ""
-        time_left = "" if left is None else f"about {duration(left)} left"
-        parts = [part for part in (share, done, rate, time_left, _memory(device)) if part]
-        bar = trainer.progress_bar_callback
-        beside_bar = isinstance(bar, TerminalBar) and bar.is_enabled
-        log.info("%s: %s", what, ", ".join(parts), extra={"for_log_alone": beside_bar})
+    if not trainer.is_global_zero:
+        return
+    parts = [*([f"{100 * share:.0f} %"] if share else []), *parts]
+    if left is not None:
+        parts.append(f"about {duration(left)} left")
+    if device.type == "cuda":
+        parts.append(f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB of GPU memory")
+    bar = trainer.progress_bar_callback
+    log.info("%s: %s", what, ", ".join(parts), extra={"for_log_alone": isinstance(bar, TerminalBar) and bar.is_enabled})
 
 
-def _rate(texts: int, seconds: float) -> str:
-    rate = texts / max(seconds, 1e-9)
-    return f"{rate:,.0f} texts a second" if rate >= 10 else f"{rate:.1f} texts a second"
+class History(Callback):
+    """Appends a line to history.jsonl every ``every_n_steps`` steps and after each validation; the report shows it.
+
+    Lightning's CSVLogger cannot replace it: it deletes its file when a run is resumed, and records no time. The seconds
+    are those of training, earlier sessions of a resumed run included.
+    """
+
+    def __init__(self, directory: str, every_n_steps: PositiveInt = 20) -> None:
+        self.path = Path(directory) / layout.HISTORY
+        self.every_n_steps = every_n_steps
+        self.before, self.started = 0.0, time.monotonic()
+        self.losses: list[float] = []
+        self.written = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock; drop lines of steps that a killed session took after its last checkpoint."""
+        self.started = time.monotonic()
+        if trainer.is_global_zero and self.path.exists():
+            rows = [row for row in _rows(self.path) if row["step"] <= trainer.global_step]
+            write_json_lines(self.path, rows if trainer.global_step else [])
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Average the loss over the steps since the last line."""
+        if (loss := trainer.callback_metrics.get("train/loss")) is not None:
+            self.losses.append(loss.item())
+        step = trainer.global_step
+        # with gradient accumulation, several batches share a step
+        if step % self.every_n_steps == 0 and step > self.written and self.losses:
+            self._append(trainer, train_loss=sum(self.losses) / len(self.losses))
+            self.losses, self.written = [], step
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the validation loss."""
+        loss = trainer.callback_metrics.get("valid/loss")
+        if loss is not None and not trainer.sanity_checking and trainer.state.fn == TrainerFn.FITTING:
+            self._append(trainer, val_loss=loss.item())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Training seconds so far."""
+        return {"seconds": self._seconds()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the seconds of earlier sessions."""
+        self.before = seconds_of(state_dict)
+
+    def _seconds(self) -> float:
+        return self.before + time.monotonic() - self.started
+
+    def _append(self, trainer: Trainer, train_loss: float | None = None, val_loss: float | None = None) -> None:
+        if not trainer.is_global_zero:
+            return
+        row = {
+            "step": trainer.global_step,
+            "epoch": trainer.current_epoch,
+            "seconds": round(self._seconds(), 3),
+            "train_loss": _finite(train_loss),
+            "val_loss": _finite(val_loss),
+            "learning_rate": _finite(trainer.optimizers[0].param_groups[0]["lr"]),
+        }
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
 
 
-def _memory(device: torch.device) -> str:
-    """Peak GPU memory so far; empty on the CPU."""
-    return f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB of GPU memory" if device.type == "cuda" else ""
+def seconds_of(state: dict[str, Any]) -> float:
+    """The seconds in a callback's state; 0 where a checkpoint, which may be untrusted, has no possible number."""
+    seconds = state.get("seconds")
+    return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e9 else 0.0
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    for _, line in limits.lines(path):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue  # the last line of a killed session may be half written
+        if isinstance(row, dict) and type(row.get("step")) is int:
+            rows.append({"step": row["step"], **{name: _finite(row.get(name)) for name in _NUMBERS}})
+    return rows
+
+
+def _finite(value: object) -> float | None:
+    """A number that JSON can hold, else None: the loss of a diverged training is NaN."""
+    return value if type(value) in (int, float) and -_LARGEST < value < _LARGEST else None  # type: ignore[operator, return-value]

@@ -1,30 +1,41 @@
-"""Examples in a memory-mapped Arrow file: millions of texts that become Python objects only when one is read.
+"""Texts and labels of a data module in memory-mapped files: they take the disk, not the memory.
 
-examples = to_arrow(Example(0, text) for text in corpus)   # written to a temporary file, 4,096 rows a batch
+examples = to_arrow(Example(0, text) for text in corpus)   # written to a temporary file, 4,096 rows at once
 examples[7]                                                # Example(index=7, text="My name is Ada.", ...)
 examples.select(np.flatnonzero(wanted))                    # the same file with fewer rows, renumbered
 examples.texts[100:200]                                    # ["My name is Ada.", ...]
+TokenIds(examples.texts, encode).padded([7, 9])            # (2, T) labels
+
+The files have no name while they are in use, so that nothing remains of a killed process. ``TMPDIR`` sets their place.
 """
 
 from __future__ import annotations
 
+import errno
 import operator
-from bisect import bisect_right
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
-from itertools import accumulate
-from typing import Any, NamedTuple, overload
+from itertools import accumulate, chain, islice
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 import pyarrow
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span, written_ids
-from unembed.core.temporary_map import MappedArray, TemporaryMap
 
-ROWS = 4096  # of a record batch; all but the last have as many
-READ_BEFORE_RELEASE = 1024  # single rows, each of which makes up to 64 KB of the file resident
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+ROWS = 4096  # written or read at once
+IGNORED = -100  # a label that no loss counts
+ENCODED_TOGETHER = 16_384  # texts: bounds the lists of ids that exist at one time
 
 _TEXT, _LIST = pyarrow.large_string(), pyarrow.large_list
 _SPAN = pyarrow.struct([("start", pyarrow.int64()), ("end", pyarrow.int64()), ("label", _TEXT)])
@@ -39,6 +50,7 @@ _TYPES = {
     "tokens": _LIST(pyarrow.int64()),
     "token_labels": _LIST(_TEXT),
 }
+_SCHEMA = pyarrow.schema([(field.name, _TYPES[field.name]) for field in fields(Example) if field.name != "index"])
 # How a value is stored and read where Arrow has no such type; what is empty is stored as null.
 _STORED: Mapping[str, Callable[[Any], Any]] = {
     "spans": lambda spans: [(span.start, span.end, span.label) for span in spans] or None,
@@ -51,106 +63,91 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "tokens": tuple,
     "token_labels": tuple,
 }
-_SCHEMA = pyarrow.schema([(field.name, _TYPES[field.name]) for field in fields(Example) if field.name != "index"])
-
-Rows = NDArray[np.integer[Any]]
-_Columns = Mapping[str, Any]  # Arrow arrays by name; those that hold nothing but nulls are left out
 
 
-class _File(NamedTuple):
-    memory: TemporaryMap
-    batches: Sequence[_Columns]
+class Encode(Protocol):
+    """Maps texts to the token ids that an attack learns to predict."""
 
-
-class ExampleWriter:
-    """Collects examples into a file; ``finish`` gives them back. An example's own index is not stored."""
-
-    def __init__(self) -> None:
-        self._memory = TemporaryMap()
-        self._sink = pyarrow.ipc.new_file(self._memory, _SCHEMA)
-        self._waiting: list[Example] = []
-        self._count = 0
-
-    def append(self, example: Example) -> None:
-        """Add one."""
-        self._waiting.append(example)
-        self._count += 1
-        if len(self._waiting) == ROWS:
-            self._flush()
-
-    def finish(self) -> ArrowExamples:
-        """All of them, in order."""
-        self._flush()
-        self._sink.close()
-        reader = pyarrow.ipc.open_file(pyarrow.py_buffer(self._memory.content()))
-        batches = []
-        for number in range(reader.num_record_batches):
-            batch = reader.get_batch(number)
-            named = zip(_SCHEMA.names, batch.columns, strict=True)
-            batches.append({name: column for name, column in named if column.null_count < len(column)})
-        return ArrowExamples(_File(self._memory, batches), None, self._count)
-
-    def _flush(self) -> None:
-        if not self._waiting:
-            return
-        arrays = []
-        for name in _SCHEMA.names:
-            values = [getattr(example, name) for example in self._waiting]
-            if (stored := _STORED.get(name)) is not None:
-                values = [stored(value) for value in values]
-            try:
-                arrays.append(pyarrow.array(values, _TYPES[name]))
-            except UnicodeEncodeError as error:  # a lone surrogate, as JSON may carry
-                raise InputError(f"the {name} of a text is not valid Unicode: {error.object!r:.80}") from error
-        self._sink.write_batch(pyarrow.record_batch(arrays, schema=_SCHEMA))
-        self._waiting.clear()
+    def __call__(self, texts: Sequence[str], /) -> Sequence[Sequence[int]]: ...
 
 
 def to_arrow(examples: Iterable[Example]) -> ArrowExamples:
-    """The examples in a file, numbered by their position; those that lie in one stay there."""
+    """The examples in a file, numbered by their position; those that lie in one stay there.
+
+    Raises:
+        InputError: A text is not valid Unicode, or the disk is full.
+    """
     if isinstance(examples, ArrowExamples):
         return examples
-    writer = ExampleWriter()
-    for example in examples:
-        writer.append(example)
-    return writer.finish()
+    source = iter(examples)
+    return _written(_batch(some) for some in iter(lambda: list(islice(source, ROWS)), []))
+
+
+def _written(batches: Iterable[pyarrow.RecordBatch]) -> ArrowExamples:
+    from datasets import Dataset  # takes half a second
+
+    with tempfile.NamedTemporaryFile(suffix=".arrow") as file, pyarrow.ipc.new_stream(file, _SCHEMA) as stream:
+        for batch in batches:
+            with _room():
+                stream.write(batch)
+        stream.close()
+        file.flush()
+        return ArrowExamples(Dataset.from_file(file.name).with_format("arrow"))
+
+
+def _batch(examples: Sequence[Example]) -> pyarrow.RecordBatch:
+    columns = []
+    for name in _SCHEMA.names:
+        values = [getattr(example, name) for example in examples]
+        if (stored := _STORED.get(name)) is not None:
+            values = [stored(value) for value in values]
+        try:
+            columns.append(pyarrow.array(values, _TYPES[name]))
+        except UnicodeEncodeError as error:  # a lone surrogate, as JSON may carry
+            raise InputError(f"the {name} of a text is not valid Unicode: {error.object!r:.80}") from error
+    return pyarrow.record_batch(columns, schema=_SCHEMA)
 
 
 class ArrowExamples(Sequence[Example]):
     """Examples that are read from the file when they are indexed or iterated over; ``index`` is the position."""
 
-    def __init__(self, file: _File, rows: MappedArray | None, count: int) -> None:
-        self._file, self._rows, self._count = file, rows, count
+    def __init__(self, rows: Dataset) -> None:
+        self._rows = rows
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._rows)
 
     @overload
     def __getitem__(self, index: int) -> Example: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-    def __getitem__(self, index: int | slice) -> Example | list[Example]:
-        """One example, or those of a range."""
+    def __getitem__(self, index: slice | Sequence[int] | NDArray[np.integer[Any]]) -> list[Example]: ...
+    def __getitem__(self, index: int | slice | Sequence[int] | NDArray[np.integer[Any]]) -> Example | list[Example]:
+        """One example, or those of a range or list of positions."""
         if isinstance(index, slice):
-            begin, end, step = index.indices(len(self))
-            return list(self._between(begin, end)) if step == 1 else [self[place] for place in range(begin, end, step)]
-        place = range(len(self))[operator.index(index)]
-        return _example(place, {name: self.value(place, name) for name in self._columns(place)})
+            index = range(len(self))[index]
+        elif not isinstance(index, Sequence | np.ndarray):
+            return self._read([range(len(self))[operator.index(index)]])[0]
+        return self._read([int(place) for place in index])
 
     def __iter__(self) -> Iterator[Example]:
-        return self._between(0, len(self))
+        for begin in range(0, len(self), ROWS):
+            yield from self._read(range(begin, min(begin + ROWS, len(self))))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and len(self) == len(other) and all(map(operator.eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]
 
-    def select(self, positions: Rows) -> ArrowExamples:
-        """The examples at ``positions`` (m,), ascending."""
+    def select(self, positions: NDArray[np.integer[Any]]) -> ArrowExamples:
+        """The examples at ``positions`` (m,), ascending, in a file of their own: reading through a list is slow."""
         if len(positions) == len(self):
             return self
-        rows = positions if self._rows is None else self._rows[positions]
-        return ArrowExamples(self._file, MappedArray(rows.astype(np.int32)), len(positions))
+        begins = range(0, len(self), ROWS)
+        bounds = np.searchsorted(positions, [*begins, len(self)])
+        return _written(
+            self._rows[begin : begin + ROWS].take(positions[low:high] - begin).combine_chunks()
+            for begin, low, high in zip(begins, bounds, bounds[1:], strict=False)
+        )
 
     @property
     def texts(self) -> Texts:
@@ -163,54 +160,33 @@ class ArrowExamples(Sequence[Example]):
         return Texts([self], ids=True)
 
     def column(self, name: str) -> Iterator[Any]:
-        """One attribute of every example, without the others."""
-        for block in self.blocks(0, len(self), (name,)):
-            yield from block[name]
+        """One attribute of every example, None where it is empty."""
+        read = _READ.get(name, lambda value: value)
+        for table in self._rows.select_columns(name).iter(ROWS):
+            yield from (None if value is None else read(value) for value in table[name].combine_chunks().to_pylist())
 
-    def value(self, place: int, name: str) -> Any:
-        """One attribute of one example as it is stored, None where it is empty."""
-        row = self._row(place)
-        self._file.memory.read(1, most=READ_BEFORE_RELEASE)
-        column = self._file.batches[row // ROWS].get(name)
-        return None if column is None else column[row % ROWS].as_py()
+    def written(self, begin: int, end: int, *, ids: bool) -> Iterator[str]:
+        """The texts from ``begin`` to ``end``; with ``ids``, those of examples of token ids as ``query`` has them."""
+        rows = self._rows.select_columns(["text", "tokens"] if ids else ["text"])
+        for start in range(begin, end, ROWS):
+            table = rows[start : min(start + ROWS, end)].combine_chunks()
+            texts = table["text"].to_pylist()
+            if ids and table["tokens"].null_count < len(texts):
+                both = zip(texts, table["tokens"].to_pylist(), strict=True)
+                texts = [text if row is None else written_ids(row) for text, row in both]
+            yield from texts
 
-    def blocks(self, begin: int, end: int, names: Sequence[str] = tuple(_TYPES)) -> Iterator[dict[str, list[Any]]]:
-        """Some attributes of the examples from ``begin`` to ``end``, a batch of the file at a time."""
-        while begin < end:
-            if self._rows is None:
-                number = begin // ROWS
-                stop = min(end, (number + 1) * ROWS)
-                chosen: slice | Rows = slice(begin - number * ROWS, stop - number * ROWS)
-            else:
-                near = self._rows[begin : min(end, begin + ROWS)]
-                number = int(near[0]) // ROWS
-                stop = begin + int(np.searchsorted(near, (number + 1) * ROWS))
-                chosen = near[: stop - begin] - number * ROWS
-            columns, block = self._file.batches[number], dict[str, list[Any]]()
-            for name in names:
-                if (column := columns.get(name)) is not None:
-                    part = column[chosen] if isinstance(chosen, slice) else column.take(pyarrow.array(chosen))
-                    read = _READ.get(name)
-                    values = part.to_pylist()
-                    block[name] = [None if v is None else read(v) for v in values] if read else values
-                elif len(names) == 1:
-                    block[name] = [None] * (stop - begin)
-            self._file.memory.read(stop - begin, most=64 * ROWS)
-            yield block
-            begin = stop
-
-    def _columns(self, place: int) -> Iterable[str]:
-        return self._file.batches[self._row(place) // ROWS]
-
-    def _row(self, place: int) -> int:
-        return place if self._rows is None else int(self._rows[place : place + 1][0])
-
-    def _between(self, begin: int, end: int) -> Iterator[Example]:
-        for block in self.blocks(begin, end):
-            for values in zip(*block.values(), strict=True):
-                given = {name: value for name, value in zip(block, values, strict=True) if value is not None}
-                yield Example(begin, **given)
-                begin += 1
+    def _read(self, places: Sequence[int]) -> list[Example]:
+        table = self._rows[places].combine_chunks()
+        columns = {}
+        for name in table.column_names:
+            if (column := table[name]).null_count < len(column):
+                values, read = column.to_pylist(), _READ.get(name)
+                columns[name] = [None if value is None else read(value) for value in values] if read else values
+        return [
+            Example(place, **{name: value for name, value in zip(columns, row, strict=True) if value is not None})
+            for place, row in zip(places, zip(*columns.values(), strict=True), strict=True)
+        ]
 
 
 class Texts(Sequence[str]):
@@ -241,10 +217,7 @@ class Texts(Sequence[str]):
             begin, end, step = index.indices(len(self))
             return list(self._between(begin, end))[::step]
         place = range(len(self))[operator.index(index)]
-        number = bisect_right(self._ends, place)
-        part, place = self._parts[number], place - (self._ends[number - 1] if number else 0)
-        ids = part.value(place, "tokens") if self._ids else None
-        return str(part.value(place, "text")) if ids is None else written_ids(ids)
+        return next(self._between(place, place + 1))
 
     def __iter__(self) -> Iterator[str]:
         return self._between(0, len(self))
@@ -252,16 +225,48 @@ class Texts(Sequence[str]):
     def _between(self, begin: int, end: int) -> Iterator[str]:
         for part, part_end in zip(self._parts, self._ends, strict=True):
             start = part_end - len(part)
-            for block in part.blocks(max(begin - start, 0), min(end - start, len(part)), ("text", "tokens")):
-                yield from self._block(block)
-
-    def _block(self, block: Mapping[str, list[Any]]) -> list[str]:
-        if not self._ids or "tokens" not in block:
-            return block["text"]
-        both = zip(block["text"], block["tokens"], strict=True)
-        return [text if ids is None else written_ids(ids) for text, ids in both]
+            yield from part.written(max(begin - start, 0), min(end - start, len(part)), ids=self._ids)
 
 
-def _example(index: int, values: Mapping[str, Any]) -> Example:
-    given = {n: _READ[n](value) if n in _READ else value for n, value in values.items() if value is not None}
-    return Example(index, **given)
+class TokenIds:
+    """Token ids of many texts, end to end in one memory-mapped file.
+
+    Attributes:
+        lengths: Ids of each text, (n,).
+    """
+
+    def __init__(self, texts: Sequence[str], encode: Encode) -> None:
+        self.lengths: NDArray[np.int32] = np.empty(len(texts), np.int32)
+        with tempfile.TemporaryFile() as file:
+            for start in range(0, len(texts), ENCODED_TOGETHER):
+                ids = encode(texts[start : start + ENCODED_TOGETHER])
+                self.lengths[start : start + len(ids)] = [len(row) for row in ids]
+                with _room():
+                    file.write(np.fromiter(chain.from_iterable(ids), np.int32).tobytes())
+            file.write(bytes(4))  # of no text: an empty file cannot be mapped
+            self._ids = np.memmap(file, np.int32, mode="r")
+        self._ends = np.cumsum(self.lengths, dtype=np.int64)
+
+    def padded(self, indices: NDArray[np.integer[Any]]) -> Tensor:
+        """Labels of some texts, (B, T) int64 with T the longest of them, padded with -100."""
+        lengths = self.lengths[indices]
+        places = np.arange(lengths.max(initial=0))
+        within = places < lengths[:, None]
+        padded = np.full(within.shape, IGNORED, np.int64)
+        padded[within] = self._ids[((self._ends[indices] - lengths)[:, None] + places)[within]]
+        return torch.from_numpy(padded)
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    """Explain the error of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        folder = tempfile.gettempdir()
+        raise InputError(
+            f"{folder}: no room for the texts in a temporary file, {shutil.disk_usage(folder).free / 1e6:,.1f} MB are "
+            "free; the variable TMPDIR names another place"
+        ) from error

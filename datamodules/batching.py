@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unembed.core.errors import InputError
-from unembed.core.temporary_map import MappedArray
 
 Indices = NDArray[np.int64]
 Lengths = NDArray[np.int32]
@@ -76,7 +75,7 @@ class LengthBucketBatchSampler:
             self._handed_out = number + 1
             yield order[begin : begin + self.batch_size]
 
-    def _cut(self) -> tuple[MappedArray, Indices]:
+    def _cut(self) -> tuple[Indices, Indices]:
         """Examples in the order in which they are cut into batches, and the order of those batches."""
         generator = np.random.default_rng((self.seed, self.epoch))
         count = len(self.lengths)
@@ -84,7 +83,7 @@ class LengthBucketBatchSampler:
         size = self.batch_size * self.pool
         for pool in (order[begin : begin + size] for begin in range(0, count, size)):  # sorted in place
             pool[:] = pool[np.argsort(self.lengths[pool], kind="stable")]
-        return MappedArray(order), generator.permutation(-(-count // self.batch_size))
+        return order, generator.permutation(-(-count // self.batch_size))
 
     def _identity(self) -> dict[str, int]:
         """The settings that must be unchanged for a resume position to refer to the same examples."""

@@ -21,7 +21,7 @@ from unembed.core import limits
 from unembed.core.atomic_files import remove_temporary, write_file
 from unembed.core.errors import InputError
 from unembed.core.progress import Progress
-from unembed.datamodules.token_ids import Encode, TokenIds
+from unembed.datamodules.arrow_examples import Encode, TokenIds
 from unembed.embedders.cache.cached import CachedEmbedder, CachedVectors
 from unembed.embedders.cache.shards import ABANDONED_SECONDS, make_private_folder
 

@@ -20,8 +20,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from unembed.core.errors import InputError, listed
 from unembed.core.examples import Split
-from unembed.core.temporary_map import give_back
-from unembed.datamodules.arrow_examples import ArrowExamples
+from unembed.datamodules.arrow_examples import ArrowExamples, Encode, TokenIds
 from unembed.datamodules.batching import (
     Batch,
     BatchLoader,
@@ -32,11 +31,9 @@ from unembed.datamodules.batching import (
     ResumableLoader,
 )
 from unembed.datamodules.embedded import EmbeddedExamples
-from unembed.datamodules.languages import InLanguages, Languages
-from unembed.datamodules.reading import check_attributes, read_splits
+from unembed.datamodules.reading import InLanguages, Languages, check_attributes, read_splits
 from unembed.datamodules.sources.base import SPLITS, Downloaded, Source
-from unembed.datamodules.sources.data_files import check_unchanged, described, files_of
-from unembed.datamodules.token_ids import Encode, TokenIds
+from unembed.datamodules.sources.file_rows import check_unchanged, described, files_of
 from unembed.datamodules.truncation import Truncation
 from unembed.runs.files import DataFile, absent_data
 
@@ -225,10 +222,9 @@ class InversionDataModule(EmbeddedExamples):
     def _read(self) -> Mapping[Split, ArrowExamples]:
         self.files_read = described(files_of(self.source))
         truncation = Truncation(self.max_tokens, self.tokenizer)
-        texts = self.languages.kept(self.source.load())
+        texts = self.languages.select(self.source.load())
         kept = read_splits(texts, truncation, self.limits, drop_repeated=self.drop_repeated)
         check_attributes(kept, self.attributes)
-        give_back()
         return kept
 
 

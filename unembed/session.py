@@ -25,17 +25,21 @@ from torch import Tensor
 from unembed.attacks.parts.batch_cache import BatchCache
 from unembed.attacks.parts.sharding import check_sharding
 from unembed.attacks.refine.refining import leave_out, optional_refiners
-from unembed.callbacks.analyses import Analyses
-from unembed.callbacks.baseline import NearestNeighborBaseline
 from unembed.callbacks.blending import Blending
 from unembed.callbacks.pace import Pace, TerminalBar
-from unembed.callbacks.predictions import Predictions, check_objective
-from unembed.callbacks.run_record import RunRecord
+from unembed.callbacks.results import (
+    Analyses,
+    NearestNeighborBaseline,
+    Predictions,
+    RunRecord,
+    Testing,
+    check_objective,
+    of_the_test,
+)
 from unembed.callbacks.termination import Termination
-from unembed.callbacks.testing import Testing, of_the_test
 from unembed.core.errors import InputError
 from unembed.core.ranks import is_first
-from unembed.datamodules.defended import DefendedEmbedder, FittedDefense
+from unembed.datamodules.embedded import DefendedEmbedder, FittedDefense
 from unembed.datamodules.inversion import InversionDataModule, training_data
 from unembed.defenses.base import Fitted
 from unembed.defenses.denoisers.base import ADAPTIVE, Denoiser

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from unembed.attacks.parts.gpt2_beams import GPT2Beams, runs
-from unembed.datamodules.token_ids import IGNORED
+from unembed.datamodules.arrow_examples import IGNORED
 
 
 class StateSteps:

@@ -22,7 +22,7 @@ from torch import Tensor
 from unembed.attacks.parts.decoding import Decoder, NucleusSampling
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.refining import Refiner, embedded
-from unembed.datamodules.sources.sentences import END
+from unembed.datamodules.sources.base import END
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.statistics import Floats
 from unembed.metrics.tokens import words

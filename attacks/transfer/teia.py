@@ -31,7 +31,7 @@ from unembed.attacks.refine.refining import Refiner
 from unembed.attacks.transfer.aligned import START, Paired
 from unembed.attacks.transfer.aligners import LeaveOneOut
 from unembed.core.atomic_files import write_file
-from unembed.datamodules.token_ids import IGNORED, TokenIds
+from unembed.datamodules.arrow_examples import IGNORED, TokenIds
 from unembed.embedders.cache.cached import CachedEmbedder
 
 FORTH = "forth"  # from the own space to the victim's

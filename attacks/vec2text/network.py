@@ -24,7 +24,7 @@ from unembed.attacks.parts.decoders import cross_entropy, start_decoder, step_de
 from unembed.attacks.parts.decoding import BeamSearch
 from unembed.attacks.parts.prefix import Prefix
 from unembed.attacks.vec2text.search import Proposal
-from unembed.datamodules.token_ids import IGNORED
+from unembed.datamodules.arrow_examples import IGNORED
 
 
 @dataclass(frozen=True, slots=True)

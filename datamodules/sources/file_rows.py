@@ -1,21 +1,25 @@
-"""Files of texts, row by row: .jsonl, .csv, .tsv, .txt and .parquet, and .gz of each but the last.
+"""Files of texts, row by row: .jsonl, .csv, .tsv, .txt and .parquet, and .gz of each but the last; their hashes.
 
 for line, row in rows(existing("chat.jsonl", "datamodule.path"), text_field="utterance"):
     row                                                             # {"utterance": "hi, I am Ada", "split": "train"}
+described([Path("chat.jsonl")])          # [DataFile("/home/ada/chat.jsonl", 81320, "9f86d081884c7d65...")]
 """
 
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
+import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Protocol, cast, runtime_checkable
 
 from unembed.core import limits
 from unembed.core.errors import InputError, did_you_mean, missing
+from unembed.runs.files import DataFile
 
 EXTENSIONS = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
 _ROWS_AT_ONCE = 4096  # of a parquet file
@@ -131,3 +135,69 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                     yield number, row
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # a date of no calendar, too
         raise InputError(f"{file}: damaged or not parquet, after row {number} ({error})") from error
+
+
+_SHOWN = 12  # digits of a hash in messages
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """A source that reads files of this machine."""
+
+    def data_files(self) -> Iterable[Path]:
+        """All files that ``load`` reads, fetched where they come from elsewhere; one may be missing."""
+        ...
+
+
+def files_of(source: object) -> list[Path]:
+    """The files that a source reads; empty if it does not list them."""
+    return list(dict.fromkeys(source.data_files())) if isinstance(source, ReadsFiles) else []
+
+
+def described(files: Iterable[Path]) -> list[DataFile]:
+    """Size and hash of each file that is there; some 2 seconds a gigabyte at most."""
+    return [_described(file) for file in files if file.is_file()]
+
+
+def check_unchanged(files: Iterable[Path], trained_on: Sequence[DataFile], names: str) -> None:
+    """Check that each file has the content of one that a run was trained on, under any name.
+
+    Args:
+        files: The files to read.
+        trained_on: The files recorded by the run.
+        names: Advice for the message: the option to give if the changed content is intended, or the file has moved.
+
+    Raises:
+        InputError: A file has changed, is unknown or missing; names the file and the advice.
+    """
+    before: Mapping[str, DataFile] = {found.path: found for found in trained_on}
+    known = {found.sha256 for found in trained_on}
+    for file in files:
+        path = str(file.absolute())
+        if not file.is_file():
+            raise InputError(f"{path}: the run was trained on this file, which is not there any more; {names}")
+        now = _described(file)
+        if now.sha256 in known:
+            continue
+        if path not in before:
+            raise InputError(f"{path}: it has the content of none of the files that the run was trained on; {names}")
+        then = before[path]
+        raise InputError(
+            f"{path}: has changed since the run was trained on it ({then.bytes:,} bytes, SHA-256 "
+            f"{then.sha256[:_SHOWN]}...; now {now.bytes:,} bytes, {now.sha256[:_SHOWN]}...); {names}"
+        )
+
+
+def _described(file: Path) -> DataFile:
+    try:
+        status = file.stat()
+        return DataFile(str(file.absolute()), status.st_size, _sha256(str(file), status.st_size, status.st_mtime_ns))
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror or error})") from error
+
+
+@functools.cache
+def _sha256(path: str, size: int, modified: int) -> str:
+    """The hash of a file; ``size`` and ``modified`` tell it from the same file at another time."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -18,11 +18,11 @@ from support.files import load, read_lines, write_lines
 from support.letters import Letters
 from unembed.attacks.nearest_neighbor import NearestNeighbor
 from unembed.callbacks.attributes import AttributeAttack
-from unembed.callbacks.predictions import Predictions
+from unembed.callbacks.results import Predictions
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
+from unembed.datamodules.sources.base import VALUES, cut_by_group
 from unembed.datamodules.sources.files import FilesDataModule, TextFiles
-from unembed.datamodules.sources.groups import VALUES, cut_by_group
 from unembed.defenses.identity import Identity
 from unembed.embedders.base import fingerprint_of
 from unembed.embedders.cache.cached import CachedEmbedder

@@ -20,8 +20,7 @@ from unembed.attacks.nearest_neighbor import NearestNeighbor
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.vec2text.search import Round
 from unembed.callbacks.iterative_correction import IterativeCorrection
-from unembed.callbacks.predictions import Predictions
-from unembed.callbacks.testing import of_the_test
+from unembed.callbacks.results import Predictions, of_the_test
 from unembed.core.atomic_files import write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder

@@ -17,8 +17,7 @@ from lightning.pytorch.callbacks import Timer
 
 from support.files import read_lines
 from unembed.callbacks import pace
-from unembed.callbacks.history import History
-from unembed.callbacks.pace import Pace, TerminalBar
+from unembed.callbacks.pace import History, Pace, TerminalBar
 
 BATCH = {"index": torch.arange(16)}
 

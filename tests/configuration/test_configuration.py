@@ -23,7 +23,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from support.processes import ROOT, Warm, program
 from unembed import launch
-from unembed.callbacks.testing import of_the_test
+from unembed.callbacks.results import of_the_test
 from unembed.core.commands import command
 from unembed.core.errors import InputError
 from unembed.datamodules.batching import LengthBucketBatchSampler

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
+import tempfile
+from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span
-from unembed.core.temporary_map import IN_MEMORY, MappedArray, TemporaryMap
-from unembed.datamodules.arrow_examples import ROWS, to_arrow
+from unembed.datamodules.arrow_examples import IGNORED, ROWS, TokenIds, to_arrow
 
 COUNT = 2 * ROWS + 10
 
@@ -36,6 +38,7 @@ def test_what_is_read_is_what_was_stored() -> None:
     assert stored == EXAMPLES
     assert [stored[index] for index in (0, 1, 2, 3, -1, ROWS)] == [EXAMPLES[index] for index in (0, 1, 2, 3, -1, ROWS)]
     assert stored[ROWS - 5 : ROWS + 5] == EXAMPLES[ROWS - 5 : ROWS + 5]
+    assert stored[np.array([7, 2])] == [EXAMPLES[7], EXAMPLES[2]]
     assert stored[10:0:-3] == EXAMPLES[10:0:-3]
     assert list(stored.column("language"))[:3] == [None, "de", None]
     assert to_arrow(stored) is stored
@@ -62,21 +65,27 @@ def test_texts_of_several_lists_are_one_list() -> None:
     assert not to_arrow(()).texts
 
 
-def test_many_numbers_leave_the_memory_and_stay_readable() -> None:
-    numbers = np.arange(IN_MEMORY)
-    mapped = MappedArray(numbers)
-    places = np.random.default_rng(0).integers(0, len(numbers), 10_000)
-    assert (mapped[places] == numbers[places]).all()
-    assert (mapped[5:9] == numbers[5:9]).all()
-    assert len(mapped) == len(numbers)
+def test_labels_are_padded_rows_of_one_file() -> None:
+    labels = TokenIds(["a bb", "", "ccc"], lambda texts: [[len(word) for word in text.split()] for text in texts])
+    assert labels.lengths.tolist() == [2, 0, 1]
+    assert labels.padded(np.array([2, 0, 1])).tolist() == [[3, IGNORED], [1, 2], [IGNORED, IGNORED]]
 
 
-def test_a_full_disk_says_where_and_what_to_do() -> None:
-    class Full:
-        def write(self, content: bytes) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
+def test_nothing_is_left_in_the_temporary_directory_or_the_cache_of_datasets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", home)
+    stored = to_arrow(EXAMPLES).select(np.arange(5))
+    assert list(tmp_path.iterdir()) == []
+    assert list(stored) == EXAMPLES[:5]
 
-    memory = TemporaryMap()
-    memory._file = Full()  # type: ignore[assignment]
+
+def test_a_full_disk_says_where_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "fromiter", full)
     with pytest.raises(InputError, match="TMPDIR names another place"):
-        memory.write(b"text")
+        TokenIds(["text"], lambda texts: [[1]])

@@ -19,10 +19,10 @@ from unembed import launch
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
 from unembed.datamodules.inversion import InversionDataModule
-from unembed.datamodules.languages import Languages, shared_out
+from unembed.datamodules.reading import Languages, shared_out
 from unembed.datamodules.sources.base import SPLITS
 from unembed.datamodules.sources.files import FilesDataModule
-from unembed.datamodules.sources.language_sets import LanguageSets
+from unembed.datamodules.sources.hub import LanguageSets
 from unembed.evaluate import evaluate
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import score
@@ -95,7 +95,7 @@ def test_a_language_that_is_not_there(parallel: Path, arguments: dict[str, Any],
 
 def test_a_language_without_texts_of_one_split_is_no_mistake() -> None:
     found = {"train": [Example(0, "a", language="en")], "valid": [], "test": [Example(0, "b", language="de")]}
-    kept = Languages(["en", "de"]).kept(found)  # type: ignore[arg-type]
+    kept = Languages(["en", "de"]).select(found)  # type: ignore[arg-type]
     assert {split: [example.text for example in some] for split, some in kept.items()} == {
         "train": ["a"], "valid": [], "test": ["b"],
     }  # fmt: skip

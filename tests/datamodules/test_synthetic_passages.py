@@ -9,9 +9,8 @@ import pytest
 from unembed import launch
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Split
-from unembed.datamodules.sources.sentences import END
-from unembed.datamodules.sources.synthetic import Grammar, entity_values, normalised
-from unembed.datamodules.sources.synthetic_passages import SyntheticPassages
+from unembed.datamodules.sources.base import END
+from unembed.datamodules.sources.synthetic import Grammar, SyntheticPassages, entity_values, normalised
 
 Corpus = dict[Split, list[Example]]
 

@@ -21,7 +21,7 @@ from unembed import launch
 from unembed.core.atomic_files import read_json
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.datamodules.defended import DefendedEmbedder, FittedDefense, defended
+from unembed.datamodules.embedded import DefendedEmbedder, FittedDefense, defended
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.sources.files import FilesDataModule
 from unembed.defenses.language_agnostic import LanguageAgnostic

@@ -13,7 +13,7 @@ import torch
 from support.files import write_lines
 from unembed.attacks.base import Attack
 from unembed.attacks.parts.predictions import Prediction
-from unembed.callbacks.analyses import embedded_words
+from unembed.callbacks.results import embedded_words
 from unembed.callbacks.scoring import score_predictions
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span

@@ -27,7 +27,7 @@ from support.processes import ROOT
 from unembed.core import progress
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.datamodules.defended import defended
+from unembed.datamodules.embedded import defended
 from unembed.defenses.identity import Identity
 from unembed.defenses.rounding import Rounding
 from unembed.embedders.cache import cached as cache

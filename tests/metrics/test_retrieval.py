@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unembed.datamodules.collections import exact_search
-from unembed.datamodules.collections.exact_search import Similarity, search
+from unembed.datamodules import retrieval as exact_search
+from unembed.datamodules.retrieval import Similarity, search
 from unembed.metrics.retrieval import Ndcg, Ranked, Recall, ReciprocalRank, score_rankings
 
 # ---------------------------------------------------------------------------------------------------------- metrics

@@ -7,7 +7,7 @@ import torch
 
 from unembed.attacks.parts import decoders as module
 from unembed.attacks.parts.decoders import cross_entropy
-from unembed.datamodules.token_ids import IGNORED
+from unembed.datamodules.arrow_examples import IGNORED
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -24,7 +24,7 @@ from unembed.attacks.parts.optimizers import AdamW
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.parts.prefix import Prefix
 from unembed.attacks.refine.refining import EQUAL, Rerank, closest_first
-from unembed.callbacks.predictions import Predictions
+from unembed.callbacks.results import Predictions
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
 from unembed.datamodules.inversion import InversionDataModule

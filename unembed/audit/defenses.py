@@ -23,7 +23,7 @@ from unembed.audit.exposure import leaked_entities
 from unembed.audit.results import DefenseResult, Truth
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.datamodules.defended import defended
+from unembed.datamodules.embedded import defended
 from unembed.datamodules.vector_stores.sampling import Sample
 from unembed.defenses.base import Defense
 from unembed.metrics.statistics import evenly

@@ -104,7 +104,7 @@ def portable(config: DictConfig) -> dict[str, Any]:
     """Plain values of a run's configuration, for another machine."""
     from hydra.utils import get_object
 
-    from unembed.callbacks.testing import Testing  # imports torch
+    from unembed.callbacks.results import Testing  # imports torch
 
     shipped = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
     assert isinstance(shipped, DictConfig)

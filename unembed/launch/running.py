@@ -173,7 +173,7 @@ def _job(task: Task, overrides: Sequence[str], config: DictConfig) -> Any:
             if is_first():
                 keep_config(Path(again.run_dir), plain(again))
             print(printable(f"finished before: {again.run_dir}"), flush=True)
-            from unembed.callbacks.predictions import objective_of
+            from unembed.callbacks.results import objective_of
 
             return objective_of(Path(again.run_dir), again.objective)
         config = again or fine_tuned(config, overrides, given)

@@ -3,7 +3,7 @@
     config.yaml        attack, embedder, datamodule, defense, trainer, seed, name, choices
     metrics.json       {"bleu": 91.2, "cosine": 0.981, "entity_recovery": null, "examples": 2000, ...}
     baseline.json      the nearest neighbour's, same keys; optional
-    analyses.json      written by callbacks.analyses; optional
+    analyses.json      written by callbacks.results; optional
     predictions.jsonl  {"index": 3, "reference": "...", "prediction": "...", "kind": "sequence", "cosine": 0.93, ...}
     record.json        {"training": {"steps": 1800, "planned_steps": 1800, "cut_short": false}, ...}; optional
     history.jsonl      {"step": 120, "train_loss": 3.1, "val_loss": null, ...}; absent if nothing was trained

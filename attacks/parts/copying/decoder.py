@@ -22,7 +22,7 @@ from unembed.attacks.parts.copying.space import WordSpace
 from unembed.attacks.parts.copying.tokens import CASES
 from unembed.attacks.parts.decoders import CausalDecoder, StateSteps, cross_entropy
 from unembed.attacks.parts.gpt2_beams import GPT2Beams
-from unembed.datamodules.token_ids import IGNORED
+from unembed.datamodules.arrow_examples import IGNORED
 
 _READ, _KEY = 1.0, 2.0  # lengths of a word's vector, as input and as key: they set the size of the first scores
 _EXPLAINED = 4.0  # as much as one whole word, written already, takes from the score of the same word

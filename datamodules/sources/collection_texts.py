@@ -21,11 +21,9 @@ from pydantic import NonNegativeInt, PositiveInt
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Split
 from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
-from unembed.datamodules.collections.base import Collection
-from unembed.datamodules.collections.beir import BeirCollection
-from unembed.datamodules.sources.base import completed
+from unembed.datamodules.collections import BeirCollection, Collection
+from unembed.datamodules.sources.base import END, completed
 from unembed.datamodules.sources.files import Fraction
-from unembed.datamodules.sources.sentences import END
 
 WORD = re.compile(r"\S+")
 LEAST = 4  # words of a text that does not start at the beginning of a document

@@ -1,1 +1,0 @@
-"""Collections of documents and queries, which can be searched."""
