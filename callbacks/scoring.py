@@ -60,7 +60,7 @@ def score_predictions(
     """
     indices = sorted(predictions)
     chosen = [predictions[index] for index in indices]
-    examples = [datamodule.examples("test")[index] for index in indices]
+    examples = datamodule.examples("test")[indices]
     best = [prediction.candidates[0] for prediction in chosen]
     references = [example.reference for example in examples]
     tagged = models.entities(references)
