@@ -130,21 +130,18 @@ class Predictions(Callback):
         self.limit: str | None = None
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget an earlier test."""
         self.predictions, self.queries, self.seconds, self.limit = {}, [], 0.0, None
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        """Store this rank's predictions, their queries, and their time."""
         self.predictions.update(zip(outputs["index"], outputs["predictions"], strict=True))
         self.queries.append(outputs["queries"])
         self.seconds += outputs["seconds"]
         self.limit = outputs["limit"] or self.limit
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gather, write, score."""
         assert isinstance(pl_module, Attack)
         asked = np.unique(np.concatenate([np.empty(0, np.uint64), *self.queries]))
         gathered = of_every_rank((self.predictions, self.seconds, asked, self.limit))
@@ -208,7 +205,6 @@ class NearestNeighborBaseline(Callback):
         self.directory, self.embedder, self.training, self.models = directory, embedder, training, models
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Score the baseline on rank 0."""
         if not trainer.is_global_zero:
             return
         assert isinstance(pl_module, Attack)
@@ -254,7 +250,6 @@ class Analyses(Callback):
         self.directory, self.training = directory, training
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count on rank 0."""
         assert isinstance(pl_module, Attack)
         if not trainer.is_global_zero:
             return
@@ -343,11 +338,9 @@ class RunRecord(Callback):
         return self._before + (0.0 if self._started is None else time.perf_counter() - self._started)
 
     def state_dict(self) -> dict[str, Any]:
-        """The seconds of training so far, for a resumed run."""
         return {"seconds": self._seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """See state_dict."""
         self._before = seconds_of(state_dict)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -358,11 +351,9 @@ class RunRecord(Callback):
             write_json(path, {"files": [asdict(file) for file in files]})
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the training clock."""
         self._started = time.perf_counter()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record the training."""
         self._before, self._started = self._seconds, None
         self.record["training"] = {
             "seconds": round(self._before, 3),
@@ -377,7 +368,6 @@ class RunRecord(Callback):
         self._write(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record the test."""
         self._write(trainer, pl_module)
 
     def _write(self, trainer: Trainer, pl_module: LightningModule) -> None:

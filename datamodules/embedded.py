@@ -45,11 +45,7 @@ from unembed.runs.layout import DEFENSE
 def defended(
     defense: Defense, vectors: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None
 ) -> Tensor:
-    """``vectors`` (n, d) of ``examples`` behind the defense, (n, output_dimension).
-
-    Raises:
-        InputError: A defended vector is all zeros, NaN or infinite.
-    """
+    """``vectors`` (n, d) of ``examples`` behind the defense, (n, output_dimension), without zeros and NaN."""
     try:
         changed = defense(vectors, examples, role, epoch)
     except RuntimeError as error:
@@ -93,11 +89,7 @@ class FittedDefense:
             write_file(self.path, save({name: t.contiguous() for name, t in state.items()}, self._about))
 
     def restore(self, defense: Defense) -> bool:
-        """Restore the state of ``defense``; False if none is stored for these settings and this embedder.
-
-        Raises:
-            InputError: The file is damaged.
-        """
+        """Restore the state of ``defense``; False if none is stored for these settings and this embedder."""
         from safetensors import SafetensorError, safe_open
 
         if not isinstance(defense, Fitted) or not self.path.is_file():
@@ -156,7 +148,6 @@ class DefendedEmbedder(CachedEmbedder):
 
     @property
     def embedder(self) -> Embedder:
-        """See CachedEmbedder."""
         return self._behind.embedder
 
     @property
@@ -174,7 +165,7 @@ class DefendedEmbedder(CachedEmbedder):
 
     @property
     def queries(self) -> Queries:
-        """The fingerprint of the underlying cache."""
+        """The query counter of the underlying cache."""
         return self._behind.queries
 
     @queries.setter
@@ -182,11 +173,7 @@ class DefendedEmbedder(CachedEmbedder):
         self._behind.queries = queries
 
     def embed(self, texts: Sequence[str], purpose: Purpose = "attack") -> Tensor:
-        """Defended vectors of ``texts``, (n, dimension) float32.
-
-        Raises:
-            QueryLimitError: See CachedEmbedder; its vectors are defended, too.
-        """
+        """Defended vectors of ``texts``, (n, dimension) float32; those of a QueryLimitError are defended, too."""
         try:
             return self._change(texts, self._behind.embed(texts, purpose))
         except QueryLimitError as error:
@@ -202,15 +189,12 @@ class DefendedEmbedder(CachedEmbedder):
         world_size: int = 1,
         barrier: Callable[[], None] = lambda: None,
     ) -> None:
-        """See CachedEmbedder."""
         self._behind.fill(texts, purpose, rank=rank, world_size=world_size, barrier=barrier)
 
     def view(self, texts: Sequence[str]) -> CachedVectors:
-        """See CachedEmbedder; the vectors are defended when they are read."""
         return DefendedVectors(self._behind.view(texts), texts, self._change)
 
     def flush(self) -> None:
-        """See CachedEmbedder."""
         self._behind.flush()
 
     def _change(self, texts: Sequence[str], vectors: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span, Split
+from unembed.datamodules.sources.base import SPLITS
 
 # The grammar could form billions of sentences, but beyond this they differ in little but a name or a number.
 MOST_SENTENCES = 100_000
@@ -200,19 +201,8 @@ def rarest_values(test: Iterable[Example], pool: Iterable[Example]) -> set[tuple
     return held_out
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    train: int
-    valid: int
-    test: int
-
-
 def training_size(key: str, total: int, most: int, valid: int, test: int) -> int:
-    """What the splits ``valid`` and ``test`` of ``total`` texts leave for training.
-
-    Raises:
-        InputError: More is asked than the grammar gives, ``most``, or fewer than two are left; names ``key``.
-    """
+    """What ``valid`` and ``test`` of ``total`` texts leave for training; ``most`` is what the grammar gives."""
     if total > most:
         raise InputError(
             f"{key}={total}: the built-in grammar gives {most} {key} at the most; for more text use your own files"
@@ -234,9 +224,6 @@ class SyntheticCorpus:
         valid: Sentences for validation. They may hold entity values that training lacks, as those of the test do.
         test: Sentences for the test.
         seed: Chooses the sentences; the grammar is the same for all seeds.
-
-    Raises:
-        InputError: The splits leave fewer than two training sentences, or more is asked than the grammar gives.
     """
 
     def __init__(
@@ -246,7 +233,8 @@ class SyntheticCorpus:
         test: PositiveInt = 2_000,
         seed: NonNegativeInt = 0,
     ) -> None:
-        self.sizes = _Sizes(training_size("sentences", sentences, MOST_SENTENCES, valid, test), valid, test)
+        train = training_size("sentences", sentences, MOST_SENTENCES, valid, test)
+        self.sizes: dict[Split, int] = {"train": train, "valid": valid, "test": test}
         self.seed = seed
 
     @cached_property
@@ -258,19 +246,22 @@ class SyntheticCorpus:
 
         A fifth of the distinct entity values of the test split occur nowhere in the training split.
         """
-        sizes = self.sizes
+        train, valid, test = (self.sizes[split] for split in SPLITS)
         stream = self._grammar.distinct(self.seed)
-        pool = list(itertools.islice(stream, sizes.train + sizes.valid + sizes.test))
-        test, valid = pool[: sizes.test], pool[sizes.test : sizes.test + sizes.valid]
-        held_out = rarest_values(test, pool)
-        candidates = itertools.chain(pool[sizes.test + sizes.valid :], stream)
+        pool = list(itertools.islice(stream, train + valid + test))
+        held_out = rarest_values(pool[:test], pool)
+        candidates = itertools.chain(pool[test + valid :], stream)
         allowed = (example for example in candidates if held_out.isdisjoint(entity_values(example)))
-        train = list(itertools.islice(allowed, sizes.train))
-        splits: dict[Split, list[Example]] = {"train": train, "valid": valid, "test": test}
-        return {
-            split: [replace(example, index=index) for index, example in enumerate(examples)]
-            for split, examples in splits.items()
-        }
+        return _numbered(itertools.islice(allowed, train), pool[test : test + valid], pool[:test])
+
+
+def _numbered(
+    train: Iterable[Example], valid: Iterable[Example], test: Iterable[Example]
+) -> dict[Split, list[Example]]:
+    return {
+        split: [replace(example, index=index) for index, example in enumerate(examples)]
+        for split, examples in zip(SPLITS, (train, valid, test), strict=True)
+    }
 
 
 MOST_PASSAGES = 10_000  # beyond this their sentences would differ in little but a name or a number
@@ -385,10 +376,6 @@ class SyntheticPassages:
         least: Words of a passage, at least.
         most: Words of a passage, at most.
         seed: Chooses the passages; the grammar is the same for all seeds.
-
-    Raises:
-        InputError: The splits leave fewer than two passages for training, more is asked than the grammar gives, or
-            the lengths leave no room for a sentence.
     """
 
     def __init__(
@@ -417,9 +404,4 @@ class SyntheticPassages:
         composer = _Composer(self.least, self.most, self.seed)
         test, valid = (list(itertools.islice(composer.passages(), self.sizes[split])) for split in ("test", "valid"))
         held_out = rarest_values(test, [*test, *valid])
-        train = list(itertools.islice(composer.passages(held_out), self.sizes["train"]))
-        splits: dict[Split, list[Example]] = {"train": train, "valid": valid, "test": test}
-        return {
-            split: [replace(example, index=index) for index, example in enumerate(examples)]
-            for split, examples in splits.items()
-        }
+        return _numbered(itertools.islice(composer.passages(held_out), self.sizes["train"]), valid, test)
