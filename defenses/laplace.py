@@ -18,8 +18,7 @@ from pydantic import NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from unembed.core.examples import Example
-from unembed.defenses.base import BaseDefense, Role
-from unembed.defenses.random_numbers import generator_of
+from unembed.defenses.base import BaseDefense, Role, generator_of
 
 
 class Laplace(BaseDefense):

@@ -26,8 +26,7 @@ from torch import Tensor
 
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.defenses.base import BaseDefense, Role
-from unembed.defenses.random_numbers import generator_of
+from unembed.defenses.base import BaseDefense, Role, generator_of
 
 GRID = 2**16
 

@@ -8,9 +8,7 @@ import torch
 
 from unembed import launch
 from unembed.core.errors import InputError
-from unembed.defenses.denoisers.gaussian import GaussianDenoiser
-from unembed.defenses.denoisers.releases import averages
-from unembed.defenses.denoisers.spectrum import noise_level
+from unembed.defenses.denoisers.gaussian import GaussianDenoiser, averages, noise_level
 from unembed.launch.composing import survey
 
 

@@ -120,12 +120,7 @@ class NamedValue:
 
 
 def row_chart(title: str, rows: Sequence[NamedValue]) -> Markup:
-    """One row per named value, a dot with its interval, in the given order; the axis covers all of them.
-
-    Args:
-        title: Text for screen readers.
-        rows: At least one.
-    """
+    """One row per named value, at least one: a dot with its interval, in the given order; the axis covers all."""
     margin, height, bottom = 8.0, 34.0, 26.0
     floor = height * len(rows)
     ends = [end for row in rows for end in (row.value, *(row.interval or ()))]

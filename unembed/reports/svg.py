@@ -43,14 +43,7 @@ class Scale:
 
 
 class Frame:
-    """The plot between the axes of a chart.
-
-    Args:
-        x: Ends of the data from left to right.
-        y: Ends of the data from bottom to top.
-        width: Of the whole drawing.
-        height: Of the whole drawing.
-    """
+    """The plot between the axes of a chart: ends of the data, from left to right and from bottom to top."""
 
     def __init__(self, x: Point, y: Point, width: float = WIDTH, height: float = HEIGHT) -> None:
         self.width, self.height, self.floor = width, height, height - _BOTTOM
@@ -64,9 +57,9 @@ class Frame:
 
         Args:
             x_label: Title of the x axis.
-                y_label: Title of the y axis, above it.
-                x_ticks: Approximate number of x values; 0 if other labels are written there.
-                y_ticks: Approximate number of y values.
+            y_label: Title of the y axis, above it.
+            x_ticks: Approximate number of x values; 0 if other labels are written there.
+            y_ticks: Approximate number of y values.
             whole: Only whole numbers on the y axis.
         """
         parts = []

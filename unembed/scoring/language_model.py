@@ -58,11 +58,7 @@ class PerplexityModel:
         self.model, self.revision, self.window, self.device = model, revision, window, device
 
     def likelihoods(self, texts: Sequence[str]) -> list[Likelihood]:
-        """Log probability of each text; independent of the order of the texts and of repetitions.
-
-        Raises:
-            InputError: The model or its tokenizer cannot be loaded, or its context is shorter than ``window``.
-        """
+        """Log probability of each text; independent of the order of the texts and of repetitions."""
         distinct = sorted(set(texts))
         windows = [window for place, text in enumerate(distinct) for window in self._windows(place, text)]
         sums: list[list[float]] = [[] for _ in distinct]

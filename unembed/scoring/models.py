@@ -44,9 +44,6 @@ class ScoringModels:
         language_model: Gives the log probability of predictions.
         translation: Translates predictions into the language of their reference.
         metrics: The user's own metrics by name; computed in addition to the built-in ones.
-
-    Raises:
-        InputError: One of ``metrics`` is not a metric, or its key is taken.
     """
 
     def __init__(

@@ -22,11 +22,7 @@ class Tagger(Protocol):
     """Finds entities in texts."""
 
     def tag(self, texts: Sequence[str]) -> list[tuple[Span, ...]]:
-        """The entities of each text, in order of their start.
-
-        Raises:
-            InputError: The library or its model is not on this machine.
-        """
+        """The entities of each text, in order of their start."""
         ...
 
 

@@ -45,10 +45,6 @@ class Translator:
         device: "auto" is a GPU if there is one.
         lowercase: Whether translations are lower-cased, and compared with lower-cased references: for attacks on
             lower-cased text, since translation models write capitals.
-
-    Raises:
-        ValueError: ``models`` has the written language, or ``prefixes`` has a language that ``models`` lacks, or one
-            name for all languages has no ``{language}``.
     """
 
     def __init__(
@@ -89,9 +85,6 @@ class Translator:
 
         If the language is unknown or has no model, the result is None, with one warning per language. Translations are
         cached over calls; a blank text stays blank.
-
-        Raises:
-            InputError: A model or its tokenizer cannot be loaded.
         """
         wanted = [language for language in dict.fromkeys(languages) if language != self.written]
         for language in wanted:
