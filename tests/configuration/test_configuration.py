@@ -81,6 +81,12 @@ OF_A_LANGUAGE_MODEL = {
 }  # fmt: skip
 
 
+STAGED = {  # experiments that are composed with each of their stages
+    ("experiment", f"{paper}/{table}"): [f"{paper}/{stage}" for stage in ("inverter", "corrector", "test")]
+    for paper, table in (("vec2text", "table1"), ("vec2text", "table1_ada"), ("multilingual", "table4"))
+} | {("experiment", f"multilingual/table{n}"): ["multilingual/test"] for n in (1, 6, 8)}
+
+
 def of_an_evaluation(choice: tuple[str, str]) -> bool:
     """Whether it is an experiment of evaluate.py; other tests run them."""
     group, option = choice
@@ -94,12 +100,15 @@ def combined(choices: Sequence[tuple[str, str]]) -> list[list[tuple[str, str]]]:
     alone, free = [], []
     for group, options in of_group.items():
         if group.partition("/")[0] in ("attack", "experiment", "debug"):
-            alone += options
+            alone += [choice for choice in options if choice not in STAGED]
+        elif group == "stage":
+            continue
         else:
             alone += [choice for choice in options if choice[1] in OF_A_LANGUAGE_MODEL]
             free.append([choice for choice in options if choice[1] not in OF_A_LANGUAGE_MODEL])
     rounds = range(max(map(len, free)))
-    return [[choice] for choice in alone] + [[options[n % len(options)] for options in free] for n in rounds]
+    staged = [[choice, ("stage", stage)] for choice, stages in STAGED.items() for stage in stages]
+    return staged + [[choice] for choice in alone] + [[options[n % len(options)] for options in free] for n in rounds]
 
 
 @pytest.mark.parametrize("chosen", combined([choice for choice in CHOICES if not of_an_evaluation(choice)]), ids=str)
@@ -131,6 +140,14 @@ def test_the_run_directory_is_named_after_the_choices_and_run_id(monkeypatch: py
     assert config.cache_dir == "/tmp/vectors"
     assert "hydra" not in config
     assert launch.plain(config)["choices"]["datamodule"] == "files"
+
+
+def test_a_stage_has_to_be_chosen_where_an_experiment_has_several() -> None:
+    stages = "stage=multilingual/corrector, stage=multilingual/inverter, stage=multilingual/test"
+    message = f"experiment=multilingual/table1: has several stages, add one of {stages}"
+    assert survey("train", ["experiment=multilingual/table1"])[1] == [message]
+    corrector = survey("train", ["experiment=multilingual/table1", "stage=multilingual/corrector"])[0][0]
+    assert corrector.attack.inverter_run == "runs/multilingual_table1/inverter-en"
 
 
 @pytest.mark.parametrize("multirun", [False, True])
@@ -720,10 +737,9 @@ def test_correctors_of_models_from_random_weights_and_of_pretrained_ones() -> No
     assert own["optimizer"] == {"_target_": "unembed.attacks.parts.optimizers.MuonAdamW", **learning}
     assert own["layout"].pop("normalize") is own["start_from_inverter"] is True
     assert (own["hypotheses"]["noise"], own["label_smoothing"]) == (["matched"], 0.1)
-    for attack, decay in (("vec2text_corrector_t5_base", "linear"), ("vec2text_corrector_mt5_base", "constant")):
-        published = settings(attack)
-        assert published["layout"].pop("normalize") is published["start_from_inverter"] is False
-        assert published["layout"] == own["layout"]
-        assert (published["hypotheses"]["noise"], published["label_smoothing"]) == ([0.0], 0.0)
-        learning = {"lr": 2e-4, "eps": 1e-6, "weight_decay": 0.0, "warmup_steps": 1000, "decay": decay}
-        assert published["optimizer"] == {"_target_": "unembed.attacks.parts.optimizers.AdamW", **learning}
+    published = settings("vec2text_corrector_t5_base")
+    assert published["layout"].pop("normalize") is published["start_from_inverter"] is False
+    assert published["layout"] == own["layout"]
+    assert (published["hypotheses"]["noise"], published["label_smoothing"]) == ([0.0], 0.0)
+    learning = {"lr": 2e-4, "eps": 1e-6, "weight_decay": 0.0, "warmup_steps": 1000, "decay": "linear"}
+    assert published["optimizer"] == {"_target_": "unembed.attacks.parts.optimizers.AdamW", **learning}

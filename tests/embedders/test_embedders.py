@@ -336,7 +336,6 @@ def test_a_folder_without_weights_is_named(bert: Path, tmp_path: Path) -> None:
 # model, pooling (None: a sentence-transformers pipeline), normalisation, prefix
 PUBLISHED = {
     "sroberta": ("sentence-transformers/all-roberta-large-v1", None, None, ""),
-    "simcse": ("princeton-nlp/sup-simcse-bert-large-uncased", "pooler", False, ""),
     "simcse_base": ("princeton-nlp/sup-simcse-bert-base-uncased", "pooler", False, ""),
     "simcse_bert": ("princeton-nlp/sup-simcse-bert-large-uncased", "pooler", False, ""),
     "simcse_roberta": ("princeton-nlp/sup-simcse-roberta-large", "pooler", False, ""),

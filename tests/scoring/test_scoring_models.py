@@ -315,7 +315,7 @@ def test_from_end_to_end(ruler: Path, gpt2: Path, tmp_path: Path) -> None:
     chosen = [
         *("attack=nearest_neighbor", "datamodule=files", f"datamodule.train={tmp_path / 'train.txt'}"),
         *(f"datamodule.test={tmp_path / 'test.txt'}", "trainer=cpu", f"cache_dir={tmp_path / 'cache'}"),
-        *("scoring/tagger=spacy", f"scoring.tagger.model={ruler}", "scoring/second_embedder=minilm"),
+        *("scoring/tagger=spacy", f"scoring.tagger.model={ruler}", "embedder@scoring.second_embedder=minilm"),
         *("scoring/language_model=causal", f"scoring.language_model.model={gpt2}", f"run_dir={tmp_path / 'run'}"),
     ]
     config = launch.compose("train", chosen)
@@ -352,7 +352,7 @@ def test_a_missing_model_is_found_out_before_anything_is_made(tmp_path: Path) ->
     with pytest.raises(InputError, match=r"scoring\.language_model\.model="):
         train(launch.compose("train", chosen))
     assert not (tmp_path / "run").exists()
-    chosen = ["scoring/second_embedder=transformer", f"scoring.second_embedder.model={tmp_path}"]
+    chosen = ["embedder@scoring.second_embedder=transformer", f"scoring.second_embedder.model={tmp_path}"]
     with pytest.raises(InputError, match=r"^scoring\.second_embedder: "):
         train(launch.compose("train", [*chosen, f"cache_dir={tmp_path}", f"run_dir={tmp_path / 'run'}"]))
     assert not (tmp_path / "run").exists()

@@ -1,6 +1,6 @@
 """Compose a command line with Hydra, or amend a finished run's configuration, reporting all misspelt names at once.
 
-    configs, errors = survey("train", ["attack=geia", "embedder=simcse", "attack.decoding.beams=1"])
+    configs, errors = survey("train", ["attack=geia", "embedder=simcse_bert", "attack.decoding.beams=1"])
     amend(config, ["datamodule=files", "datamodule.path=mine.jsonl"])     # a run's, with other data
 
 Hydra composes the groups; values are set here, as Hydra does, so that each wrong key is told and not the first alone.
@@ -43,7 +43,7 @@ from unembed.launch.overrides import (
     without,
 )
 
-PRESETS = ("experiment", "debug")  # groups that set values in other groups
+PRESETS = ("experiment", "stage", "debug")  # groups that set values in other groups
 OPTIONAL = ("denoiser",)  # groups that a run need not have chosen
 _PARAMS = "hydra.sweeper.params"
 _ERRORS = (HydraException, OmegaConfBaseException)
@@ -68,8 +68,20 @@ def _results(run: str | None, kind: str) -> str:
     return kind if run is None or is_named(str(run)) else f"{run}/{kind}"
 
 
+def _stage() -> str:
+    """The stage of an experiment that trains several models, without its folder: ``${stage:}``."""
+    return str(HydraConfig.get().runtime.choices.get("stage")).rpartition("/")[2]
+
+
+def _run_of(stage: str, _root_: Any) -> str:
+    """The directory of another stage's run: ``${run_of:inverter}``."""
+    return str(_root_.run_dir).replace(f"/{_stage()}-", f"/{stage}-")
+
+
 _RESOLVERS: dict[str, Callable[..., Any]] = {
     "joined": lambda values, separator="-": separator.join(map(str, values or ())),  # ${joined:${datamodule.languages}}
+    "stage": _stage,
+    "run_of": _run_of,
     "precision": _precision,
     "named_run": lambda run: str(find_run(run, "named_run")),  # of a shipped attacker: ${named_run:minilm}
     "results": _results,
@@ -133,6 +145,11 @@ def _finish(command: str, config: DictConfig, wrong: Iterable[str]) -> list[str]
     known, present = ({str(key) for key in one} - {"hydra"} for one in (_loaded(command, ()), config))
     errors = [f"{key}: unknown key, {did_you_mean(key, known)}" for key in sorted(present - known)]
     errors += [f"{key}: missing, it cannot be left out" for key in sorted(known - present - set(wrong))]
+    choices = config.hydra.runtime.choices
+    if "${stage:}" in str(config._get_node("run_dir")) and choices.get("stage") is None:
+        folder = str(choices.experiment).partition("/")[0]
+        stages = [f"stage={option}" for option in options("stage") if option.startswith(f"{folder}/")]
+        errors.append(f"experiment={choices.experiment}: has several stages, add one of {', '.join(stages)}")
     settle(config)
     with open_dict(config):
         for key in (*(present - known), *wrong, "hydra"):
@@ -231,7 +248,7 @@ def survey_amended(
     choices = [*dict.fromkeys([*choices, *OPTIONAL])]
     given = Given(overrides)
     given.refuse("a run is amended with one value", Override.is_sweep_override)
-    foreign = [o for o in given.groups if o.key_or_group.partition("/")[0] not in choices]
+    foreign = [o for o in given.groups if root_of(str(o.input_line)) not in choices]
     given.refuse(f"a run is amended in {', '.join(choices)}", foreign.__contains__)
     given.refuse_unknown_options(OPTIONAL)
     errors = [*given.errors, *_choose(amended, given.groups, given.search)]
@@ -247,25 +264,25 @@ def _choose(config: DictConfig, groups: Sequence[Override], search: Sequence[str
     """
     for o in (o for o in groups if o.value() is None):  # denoiser=null
         config[o.key_or_group] = config.choices[o.key_or_group] = None
-    groups = sorted((o for o in groups if o.value() is not None), key=lambda o: o.key_or_group.count("/"))
-    if not groups:  # composing takes a fifth of a second
+    placed = [(key_of(str(o.input_line)), o) for o in groups if o.value() is not None]
+    placed.sort(key=lambda item: item[0].count("."))
+    if not placed:  # composing takes a fifth of a second
         return []
-    parents = {o.key_or_group.partition("/")[0] for o in groups} - {o.key_or_group for o in groups}
+    parents = {root_of(key) for key, _ in placed} - {key for key, _ in placed}
     lines = [*search, *(f"{name}={config.choices[name]}" for name in sorted(parents))]
     try:
-        composed = OmegaConf.create(tree(_loaded("train", (*lines, *(str(o.input_line) for o in groups)))))
+        composed = OmegaConf.create(tree(_loaded("train", (*lines, *(str(o.input_line) for _, o in placed)))))
     except _ERRORS as error:
         return [one_line(error)]
     errors = []
-    for o in groups:
-        key = o.key_or_group.replace("/", ".")
+    for key, o in placed:
         node = {} if o.value() == [] else OmegaConf.select(composed, key)  # attack/refine=[]
         if node is None:
             errors.append(f"{o.input_line}: it cannot be left out")
             continue
         OmegaConf.update(config, key, node, merge=False)
-        if o.key_or_group in config.choices or o.key_or_group in OPTIONAL:
-            config.choices[o.key_or_group] = o.value()
+        if key in config.choices or key in OPTIONAL:
+            config.choices[key] = o.value()
     return errors
 
 

@@ -263,7 +263,7 @@ def _amend_resumed(config: DictConfig, given: Given) -> tuple[DictConfig, list[s
         key, is_option = o.key_or_group, o in given.groups
         if key.startswith("choices.") or (is_option and "/" not in key and o.package is None and key != "logger"):
             options[key.removeprefix("choices.")] = o.value()
-        elif o.package is None:
+        elif o.package is None or root_of(str(o.input_line)) != key:  # no step of a chain of defenses
             lines += [str(o.input_line)] if is_option else _again(o, config)
     other = {group: name for group, name in options.items() if config.choices.get(group) != name}
     amended, errors = survey_amended(config, without(lines, *other), ("cache_dir",))

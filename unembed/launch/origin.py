@@ -91,7 +91,7 @@ def fine_tuned(config: DictConfig, overrides: Sequence[str], of_job: Sequence[st
 
 def _groups_of_origin(given: Given) -> list[str]:
     """The groups that are the origin's."""
-    return ["attack"] if any(o.key_or_group == "embedder" for o in given.groups) else ["attack", "embedder"]
+    return ["attack"] if any(key_of(line) == "embedder" for line in given.lines) else ["attack", "embedder"]
 
 
 def _origin(given: Given) -> DictConfig | None:
@@ -100,7 +100,7 @@ def _origin(given: Given) -> DictConfig | None:
     A run that cannot be read is reported when training begins (stored_attack.check_origin).
     """
     named = [o.value() for o in given.overrides if o.key_or_group == "init_from" and not o.is_sweep_override()]
-    chooses_attack = any(o.key_or_group in ("attack", "experiment") for o in given.groups)
+    chooses_attack = any(o.key_or_group in ("attack", "experiment", "stage") for o in given.groups)
     if not named or chooses_attack or not isinstance(named[-1], str):
         return None
     try:

@@ -43,7 +43,7 @@ from unembed.runs.config_file import walk
 
 CONFIGS = Path(configs.__file__).parent
 SEARCH_PATH = "hydra.searchpath"
-_FOLDERS = frozenset(["experiment"])  # groups whose folders sort their options: experiment=geia/table3
+_FOLDERS = frozenset(["experiment", "stage"])  # groups whose folders sort their options: experiment=geia/table3
 _CHAIN = "chain"
 _TEXTS = frozenset(["fail_on", "vectors"])  # keys whose values are no words of Hydra's grammar: readable>5,exact>1
 
@@ -157,8 +157,9 @@ def raise_all(errors: Sequence[str]) -> None:
 
 
 def key_of(line: str) -> str:
-    """The dotted key of an override: ``scoring.tagger`` for ``+scoring/tagger=spacy``, even if it is invalid."""
-    return re.split(r"[=@]", line.lstrip("+~"), maxsplit=1)[0].replace("/", ".")
+    """The dotted key of an override: ``scoring.tagger`` for ``+scoring/tagger=spacy``, the place for ``group@place=x``."""
+    group, _, place = line.lstrip("+~").partition("=")[0].partition("@")
+    return place or group.replace("/", ".")
 
 
 def root_of(line: str) -> str:
