@@ -61,7 +61,7 @@ class AttributeAttack(Testing):
         k: Number of nearest values considered for ``_top<k>``.
         candidates: Choose among the values in all splits (``data``) or only among those of the test texts (``test``).
         embedder: Compare texts and values in the space of the attacked embedder (``target``) or of
-            embedder@scoring.second_embedder (``second``), for an attacker who cannot query the attacked embedder for short
+            scoring.second_embedder (``second``), for an attacker who cannot query the attacked embedder for short
             texts. Attacked vectors are always compared with values in their own space.
         cache_dir: Where the vectors of the second embedder are cached.
 
@@ -97,7 +97,7 @@ class AttributeAttack(Testing):
             return
         if self.embedder == "second" and _scored(trainer).models.second_embedder is None:
             raise InputError(
-                "callbacks.attributes.embedder=second: there is none, choose one such as embedder@scoring.second_embedder=mpnet"
+                "callbacks.attributes.embedder=second: add one, such as embedder@scoring.second_embedder=mpnet"
             )
         for name in self.template if isinstance(self.template, Mapping) else ():
             if name not in known:

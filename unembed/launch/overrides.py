@@ -157,7 +157,7 @@ def raise_all(errors: Sequence[str]) -> None:
 
 
 def key_of(line: str) -> str:
-    """The dotted key of an override: ``scoring.tagger`` for ``+scoring/tagger=spacy``, the place for ``group@place=x``."""
+    """The dotted key of an override: ``scoring.tagger`` for ``+scoring/tagger=spacy`` or ``a@scoring.tagger=x``."""
     group, _, place = line.lstrip("+~").partition("=")[0].partition("@")
     return place or group.replace("/", ".")
 
