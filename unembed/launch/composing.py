@@ -38,8 +38,10 @@ from unembed.launch.overrides import (
     key_of,
     loading,
     one_line,
+    options,
     parsed,
     raise_all,
+    root_of,
     without,
 )
 
