@@ -22,7 +22,7 @@ CEILINGS = {
     "files of source": 391,
     "lines of the longest file": 403,
     "lines of command line, checks and run directory": 6_210,
-    "configurations": 352,
+    "configurations": 298,
     "pages": 24,
     "words of the pages": 36_200,
     "lines of tests": 31_950,

@@ -148,7 +148,7 @@ def _finish(command: str, config: DictConfig, wrong: Iterable[str]) -> list[str]
     errors = [f"{key}: unknown key, {did_you_mean(key, known)}" for key in sorted(present - known)]
     errors += [f"{key}: missing, it cannot be left out" for key in sorted(known - present - set(wrong))]
     choices = config.hydra.runtime.choices
-    if "${stage:}" in str(config._get_node("run_dir")) and choices.get("stage") is None:
+    if "run_dir" in config and "${stage:}" in str(config._get_node("run_dir")) and choices.get("stage") is None:
         folder = str(choices.experiment).partition("/")[0]
         stages = [f"stage={option}" for option in options("stage") if option.startswith(f"{folder}/")]
         errors.append(f"experiment={choices.experiment}: has several stages, add one of {', '.join(stages)}")
