@@ -53,8 +53,8 @@ def measured(folder: Path, slow: bool, options: argparse.Namespace) -> dict[str,
 
 def child(options: argparse.Namespace) -> dict[str, Any]:
     """Train, with all texts embedded before, and give the median rate of a step."""
-    from common import job, quiet, texts_of
     from lightning import Callback
+    from measuring import job, quiet, texts_of
 
     ends: list[float] = []
 

@@ -14,12 +14,10 @@ line.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,34 +28,23 @@ from measuring import Clock, arguments, job, quiet, ratios, spread, texts_of
 from torch import Tensor, nn
 
 from unembed.attacks.parts.backbones import load_tokenizer
-from unembed.datamodules.batching import LengthBucketBatchSampler
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.session import Session
 
 BATCH, PADDED_TO = 64, 40
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How a plain loop differs from GEIA's; the defaults are GEIA's."""
-
-    embed: bool = True
-    buckets: bool = False
-    activation: str = "gelu_new"
-    bfloat16: bool = False
-
-
 class PlainLoop:
-    """The loop of GEIA's scripts, in its simplest form, with our model's configuration."""
+    """The loop of GEIA's scripts with our model's configuration; without ``encode``, the vectors are made before."""
 
     def __init__(
-        self, way: Way, texts: list[str], encode: Callable[[list[str]], Tensor], vectors: Tensor, artifacts: Path
+        self, texts: list[str], encode: Callable[[list[str]], Tensor] | None, vectors: Tensor, artifacts: Path
     ) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        self.way, self.texts, self.encode, self.vectors = way, texts, encode, vectors
+        self.texts, self.encode, self.vectors = texts, encode, vectors
         self.device = vectors.device.type
-        config = AutoConfig.from_pretrained(artifacts / "decoder", activation_function=way.activation)
+        config = AutoConfig.from_pretrained(artifacts / "decoder", activation_function="gelu_new")
         self.tokenizer = load_tokenizer(artifacts)
         self.tokenizer.pad_token = self.tokenizer.eos_token
         self.tokenizer.padding_side = "right"
@@ -68,14 +55,6 @@ class PlainLoop:
         self.batches = self._batches()
 
     def _batches(self) -> Iterator[np.ndarray]:
-        if self.way.buckets:  # some batches of every length, so that few steps stand for an epoch
-            lengths = np.array([len(ids) for ids in self.tokenizer(self.texts)["input_ids"]])
-            by_length = sorted(LengthBucketBatchSampler(lengths, BATCH), key=lambda batch: int(lengths[batch].max()))
-            full = [batch for batch in by_length if len(batch) == BATCH]
-            step = max(1, round(len(full) * 0.382))  # a stride that soon visits all lengths
-            while np.gcd(step, len(full)) > 1:
-                step += 1
-            yield from itertools.cycle(full[i * step % len(full)] for i in range(len(full)))
         generator = np.random.default_rng(0)
         while True:
             order = generator.permutation(len(self.texts))
@@ -84,28 +63,16 @@ class PlainLoop:
     def step(self) -> None:
         indices = next(self.batches)
         texts = [self.texts[i] for i in indices]
-        vectors = self.encode(texts) if self.way.embed else self.vectors[torch.from_numpy(indices)]
-        ids, labels = self._tokens(texts)
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.way.bfloat16):
-            words = self.model.get_input_embeddings()(ids)
-            embeds = torch.cat([self.projection(vectors)[:, None].to(words.dtype), words], 1)
-            logits = self.model(inputs_embeds=embeds).logits[:, :-1]
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        vectors = self.vectors[torch.from_numpy(indices)] if self.encode is None else self.encode(texts)
+        ids = self.tokenizer(texts, padding="max_length", truncation=True, max_length=PADDED_TO, return_tensors="pt")
+        labels = ids["input_ids"].to(self.device)
+        words = self.model.get_input_embeddings()(labels)
+        logits = self.model(inputs_embeds=torch.cat([self.projection(vectors)[:, None], words], 1)).logits[:, :-1]
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         loss.item()  # GEIA prints it
-
-    def _tokens(self, texts: list[str]) -> tuple[Tensor, Tensor]:
-        """Inputs and labels (B, T): all of 40 tokens, or in buckets as long as the longest, padding left out."""
-        if not self.way.buckets:
-            ids = self.tokenizer(
-                texts, padding="max_length", truncation=True, max_length=PADDED_TO, return_tensors="pt"
-            )["input_ids"].to(self.device)
-            return ids, ids
-        ended = [text + self.tokenizer.eos_token for text in texts]
-        tokens = self.tokenizer(ended, padding="longest", return_tensors="pt").to(self.device)
-        return tokens["input_ids"], tokens["input_ids"].masked_fill(tokens["attention_mask"] == 0, -100)
 
 
 class Rounds(Callback):
@@ -182,20 +149,12 @@ def report(options: argparse.Namespace, clock: Clock, directory: Path) -> None:
         found: Tensor = encoder.encode(some, batch_size=BATCH, convert_to_tensor=True, show_progress_bar=False)
         return found.clone()
 
-    low = ours.config.trainer.precision != "32-true"
-    ways = {
-        "plain loop, embedding at every step": Way(),
-        "plain loop, vectors made before": Way(embed=False),
-        "  + batches of like length": Way(embed=False, buckets=True),
-        "  + GELU in one kernel": Way(embed=False, buckets=True, activation="gelu_pytorch_tanh"),
-    }
-    if low:
-        ways["  + bfloat16"] = Way(embed=False, buckets=True, activation="gelu_pytorch_tanh", bfloat16=True)
     vectors = encode(texts)
-    loops = {name: PlainLoop(way, texts, encode, vectors, directory / "artifacts") for name, way in ways.items()}
+    theirs, without = "plain loop, embedding at every step", "plain loop, vectors made before"
+    ways = {theirs: encode, without: None}
+    loops = {name: PlainLoop(texts, way, vectors, directory / "artifacts") for name, way in ways.items()}
     rates = fit(ours, options.rounds, loops, options.steps, clock)
     with_muon = job(options, given, directory / "muon", directory / "cache0")
-    theirs, without = list(ways)[:2]
     muon = fit(with_muon, max(2, options.rounds // 2), {without: loops[without]}, options.steps, clock)
 
     each = cold / len(texts) / options.epochs
