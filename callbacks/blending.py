@@ -51,7 +51,6 @@ class Blending(Callback):
         return {"ended": self._ended}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """See state_dict."""
         self._ended = bool(state_dict.get("ended"))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

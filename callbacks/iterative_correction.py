@@ -91,11 +91,7 @@ class IterativeCorrection(Testing):
         self.limit: str | None = None
 
     def check(self, attack: Attack) -> None:
-        """Check that the attack can correct texts.
-
-        Raises:
-            InputError: It cannot.
-        """
+        """Check that the attack can correct texts."""
         if not isinstance(attack, Corrects):
             raise InputError(
                 f"callbacks.iterative_correction: {type(attack).__name__} does not correct its texts; attack=vec2text "

@@ -185,9 +185,7 @@ class ResumableLoader(BatchLoader):
         self.sampler = sampler
 
     def state_dict(self) -> dict[str, Any]:
-        """See the sampler's."""
         return self.sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See the sampler's."""
         self.sampler.load_state_dict(state)

@@ -238,11 +238,7 @@ class BeirCollection:
         return assembled(str(self.path), self.documents(), self._queries(), self._labels(), self.skip_same_id)
 
     def documents(self) -> Iterator[tuple[str, Entry]]:
-        """The documents, each with its place in a file; the other files need not be there.
-
-        Raises:
-            InputError: As ``read``.
-        """
+        """The documents, each with its place in a file; the other files need not be there."""
         for where, row in self._rows("corpus"):
             text = text_of(row, "text", where)
             title = text_of(row, "title", where) if self.title and row.get("title") is not None else ""

@@ -115,11 +115,7 @@ class HubSet:
         return completed(found, cut, self.split_seed)
 
     def data_files(self) -> list[Path]:
-        """The files of all splits, fetched where they are not here.
-
-        Raises:
-            InputError: As ``load``.
-        """
+        """The files of all splits, fetched where they are not here."""
         return [file for split in self.files for file in self._split_files(split)]
 
     def _examples(self, split: Split) -> Iterator[Example]:
@@ -211,11 +207,7 @@ class HubSet:
 
     @cached_property
     def folder(self) -> Path:
-        """The folder of the files on this machine; missing files are downloaded.
-
-        Raises:
-            InputError: They cannot be downloaded.
-        """
+        """The folder of the files on this machine; missing files are downloaded."""
         if self._is_local:
             return Path(self.path).expanduser()
         return self._from_address() if self._is_address else self._from_hub()
@@ -347,7 +339,6 @@ class LanguageSets:
         )
 
     def only(self, languages: Sequence[str]) -> LanguageSets:
-        """See unembed.datamodules.reading.InLanguages."""
         for language in languages:
             if language not in self.languages:
                 raise InputError(

@@ -286,7 +286,7 @@ def test_killed_training_resumes_and_ends_with_the_same_weights(
     trained: Path, scripts: Scripts, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    with running(scripts.start("train", *TINY, *SAVE_OFTEN, f"run_dir={run}")) as process:
+    with running(scripts.start("train", *TINY, *SAVE_OFTEN, "logger=csv", f"run_dir={run}")) as process:
         wait_for(process, lambda: saved_step(run) >= 10)
     last = run / layout.CHECKPOINT
     if last.exists():  # and its last checkpoint is half of one
@@ -294,7 +294,8 @@ def test_killed_training_resumes_and_ends_with_the_same_weights(
     step = int(torch.load(run / layout.PREVIOUS, weights_only=True)["global_step"])
     assert 5 <= step < 30
     assert not (run / layout.METRICS).exists()
-    scripts.succeed("train", *TINY, *SAVE_OFTEN, "trainer.log_every_n_steps=1", f"run_dir={run}", "ckpt_path=last")
+    often = [*SAVE_OFTEN, "logger=csv", "trainer.log_every_n_steps=1"]
+    scripts.succeed("train", *TINY, *often, f"run_dir={run}", "ckpt_path=last")
     assert_complete(run)
     assert f"training resumes from {run / layout.PREVIOUS}" in (run / "log").read_text()
     assert not (run / layout.PREVIOUS).exists()  # the training has ended
