@@ -33,23 +33,16 @@ CURVE = "threshold.json"  # among the artifacts: the threshold, and precision an
 
 
 class WordSetAttack(Attack):
-    """Base of the attacks whose predictions are sets.
-
-    Args:
-        vocabulary: The predicted entries: words, or tokens of a BPE.
-        optimizer: Optimiser settings.
-    """
+    """Base of the attacks whose predictions are sets."""
 
     def __init__(self, vocabulary: Vocabulary, optimizer: OptimizerSettings) -> None:
         super().__init__()
         self.vocabulary, self.optimizer_settings = vocabulary, optimizer
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Choose the vocabulary."""
         self.vocabulary.prepare(texts, artifacts)
 
     def load(self, artifacts: Path) -> None:
-        """Read the vocabulary back."""
         self.vocabulary.load(artifacts)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
@@ -61,26 +54,14 @@ class WordSetAttack(Attack):
         return len(batch["index"])
 
     def prediction(self, ids: Sequence[int]) -> Prediction:
-        """A set of entries, the likeliest first."""
         return Prediction((self.vocabulary.text(ids),), kind="set", tokens=tuple(ids))
 
     def configure_optimizers(self) -> Any:
-        """The optimiser with the learning-rate schedule of the training budget."""
         return scheduled(self.optimizer_settings, self)
 
 
 class BagOfWords(WordSetAttack):
-    """One linear layer, or an MLP, from a vector to the probability of each entry of a vocabulary.
-
-    Args:
-        vocabulary: What is predicted.
-        optimizer: Optimiser settings.
-        hidden: Width of a hidden layer (GELU); None: one linear layer.
-        dropout: Dropout on the vector, and on the hidden layer if there is one.
-        positive_weight: Loss weight of words that occur. 1 keeps the probabilities calibrated; the threshold controls
-            how many words are predicted.
-        normalize: Scale each vector to norm sqrt(d), so that the learning rate suits any embedder.
-    """
+    """One linear layer, or an MLP, from a vector to the probability of each entry of a vocabulary."""
 
     threshold: Tensor
 
@@ -156,11 +137,9 @@ class BagOfWords(WordSetAttack):
                 )
 
     def on_train_end(self) -> None:
-        """Choose the threshold."""
         self.choose_threshold()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Choose the threshold for the weights that are being saved."""
         super().on_save_checkpoint(checkpoint)
         self.choose_threshold()
         checkpoint["state_dict"]["threshold"] = self.threshold.clone()

@@ -32,7 +32,7 @@ from unembed.datamodules.arrow_examples import IGNORED
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs.checkpoints import finished_checkpoint, load_checkpoint, numbers_of_callbacks
-from unembed.runs.stored_attack import copy_artifacts
+from unembed.runs.stored_attack import check_embedder, copy_artifacts
 
 _PREDICTIONS = TypeAdapter(list[Prediction])
 
@@ -141,6 +141,14 @@ class Attack(LightningModule):
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """One prediction a target, in order, before any refinement; ``oracle`` embeds hypotheses and counts them."""
 
+    def check_inputs(self) -> None:
+        """Check that data, embedder and other runs are what the attack needs, before it is prepared."""
+
+    def check_run(self, run: Path, key: str) -> None:
+        """Check that ``run``, the value of ``key``, is a finished run on the embedder of this one."""
+        assert self.oracle is not None
+        check_embedder(run, key, self.oracle.source.fingerprint, self.oracle.source.dimension)
+
     def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
         """Check that targets of this dimension can be refined as configured."""
         self.refiners.check(dimension, oracle)
@@ -205,7 +213,9 @@ class Attack(LightningModule):
         return data
 
     def prepare_data(self) -> None:
-        """Check the refiners before anything is embedded."""
+        """Check before anything is embedded."""
+        if not self.from_checkpoint:
+            self.check_inputs()
         self.check_refining(self.data.dimension, self.oracle)
 
     def setup(self, stage: str) -> None:
@@ -247,7 +257,6 @@ class Attack(LightningModule):
         rank_zero_info(str(footprint(self, self.trainer.optimizers)))
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
-        """The loss of one batch."""
         loss = self.batch_loss(batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["index"]))
         return loss

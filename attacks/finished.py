@@ -25,7 +25,7 @@ from unembed.defenses.base import Fitted
 from unembed.defenses.threat import threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs.config_file import read_config
-from unembed.runs.stored_attack import attack_of, check_embedder, class_of, keep
+from unembed.runs.stored_attack import attack_of, class_of, keep
 
 COPY, ABOUT = "source", "finished.json"  # among the artifacts
 KEY = "attack.source_run"
@@ -35,10 +35,6 @@ class FrozenDecoder(Attack):
     """Base of attacks that read with the decoder of a finished run, of which their own run keeps a copy.
 
     A subclass copies that run to ``COPY`` in ``prepare`` and calls ``load_decoder`` in ``build``.
-
-    Args:
-        source_run: A finished run of attack=geia, or another decoder of vectors.
-        refine: See Attack.
     """
 
     trainable = False
@@ -96,13 +92,9 @@ class Finished(FrozenDecoder):
 
     _trained = 0  # dimension of the vectors that it was trained on
 
-    def prepare_data(self) -> None:
-        if not self.from_checkpoint:
-            assert self.oracle is not None
-            source = self.oracle.source
-            check_embedder(self.source_run, KEY, source.fingerprint, source.dimension)
-            self.check_kind()
-        super().prepare_data()
+    def check_inputs(self) -> None:
+        self.check_run(self.source_run, KEY)
+        self.check_kind()
 
     def setup(self, stage: str) -> None:
         """What a defense estimates, it estimates from the training texts, which nothing else reads."""

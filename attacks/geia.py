@@ -19,7 +19,14 @@ from pydantic import Field
 from torch import Tensor
 
 from unembed.attacks.base import Attack
-from unembed.attacks.parts.backbones import Backbone, check_positions, label_ids, load_tokenizer, token_ids
+from unembed.attacks.parts.backbones import (
+    Backbone,
+    check_positions,
+    decoded_text,
+    label_ids,
+    load_tokenizer,
+    token_ids,
+)
 from unembed.attacks.parts.decoders import CausalDecoder, EncoderDecoder
 from unembed.attacks.parts.decoding import Decoding, NucleusSampling
 from unembed.attacks.parts.optimizers import OptimizerSettings, scheduled
@@ -33,14 +40,8 @@ from unembed.embedders.cache.cached import CachedEmbedder
 class GenerativeAttack(Attack):
     """A decoder that is trained to write a text from its embedding.
 
-    Args:
-        backbone: Where the decoder's weights and tokenizer come from.
-        prefix: How an embedding becomes prefix vectors.
-        optimizer: Optimiser settings.
-        decoding: How a text is decoded.
-        label_smoothing: Share of each target token's probability that training spreads evenly over the vocabulary
-            (Szegedy et al. 2016, section 7), against overconfidence after several epochs.
-        refine: See Attack.
+    ``label_smoothing`` is the share of each target token's probability that training spreads evenly over the vocabulary
+    (Szegedy et al. 2016, section 7), against overconfidence after several epochs.
 
     Attributes:
         decodes_vectors: Whether a text is decoded from its vector alone, so that other attacks can use the decoder.
@@ -74,19 +75,15 @@ class GenerativeAttack(Attack):
         return self.prefix.vectors + self.decoding.max_new_tokens
 
     def load_model(self) -> Any:
-        """The backbone's model, without weights if a checkpoint will be loaded."""
         return self.backbone.model(self.artifacts, weights=not self.from_checkpoint)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Train or fetch the tokenizer, and write the decoder's config."""
         self.backbone.prepare(texts, artifacts, positions=self.positions)
 
     def load(self, artifacts: Path) -> None:
-        """Read the tokenizer back."""
         self.tokenizer = load_tokenizer(artifacts)
 
     def build(self, dimension: int) -> None:
-        """Make decoder and prefix."""
         self.decoder = self.make_decoder(self.load_model())
         check_positions(self.decoder.model.config, self.positions)
         self.prefix.build(dimension, self.decoder.width)
@@ -112,25 +109,21 @@ class GenerativeAttack(Attack):
         return found
 
     def decoded(self, targets: Targets) -> list[list[list[int]]]:
-        """Token ids of each target's candidates."""
         return self.decoding(
             self.decoder, self.prefix(targets.vectors), eos=self.tokenizer.eos_token_id, index=targets.index
         )
 
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        """See Attack; as many candidates as the decoding keeps."""
         count = self.decoding.candidates
         return [replace(one, candidates=one.candidates[:count]) for one in super().invert(targets, oracle)]
 
     def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        """See Attack; reranking by the decoding's own setting included."""
         if self.decoding.rerank:
             with named(f"attack.decoding.rerank={self.decoding.rerank}"):
                 comparable(dimension, oracle)
         super().check_refining(dimension, oracle)
 
     def begin_trial(self, number: int) -> None:
-        """Sample other texts from now on."""
         if not isinstance(self.decoding, NucleusSampling):
             raise InputError(
                 f"trials: {type(self.decoding).__name__} finds the same texts in every trial; sample them with "
@@ -140,11 +133,9 @@ class GenerativeAttack(Attack):
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of token ids, outer white space removed."""
-        decoded: str = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return decoded.strip()
+        return decoded_text(self.tokenizer, ids)
 
     def configure_optimizers(self) -> Any:
-        """One optimiser, its learning rate set every step from the share of the training budget that is used."""
         return scheduled(self.optimizer_settings, self)
 
 

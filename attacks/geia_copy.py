@@ -31,13 +31,7 @@ _MEASURED = 20_000  # training vectors from which the word space is measured
 
 
 class GEIACopy(GEIA):
-    """GEIA on a GPT-2 with a copy head.
-
-    Args:
-        words: Which words are copied.
-        shortlist: Words of which one may be copied, for each target: those that fit its vector best.
-        generative: See GenerativeAttack; the backbone is a GPT-2.
-    """
+    """GEIA on a GPT-2 with a copy head."""
 
     decoder: CopyingDecoder
 
@@ -46,7 +40,6 @@ class GEIACopy(GEIA):
         self.words, self.shortlist = words, shortlist
 
     def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        """See Attack; words are compared with the targets too."""
         with named(_NAME):
             comparable(dimension, oracle)
         super().check_refining(dimension, oracle)
@@ -58,7 +51,6 @@ class GEIACopy(GEIA):
         super().prepare(spelled_parts(texts, frozenset(self.words.copied)), artifacts)
 
     def load(self, artifacts: Path) -> None:
-        """Read tokenizer and words."""
         super().load(artifacts)
         self.words.load(artifacts, self._oracle())
         self.word_tokens = WordTokens(self.tokenizer, self.words.copied)

@@ -55,13 +55,7 @@ class Start(Prefix):
 
 
 class LanguageModel(GenerativeAttack):
-    """Continues the first word of each test text, by itself or after what was said before.
-
-    Args:
-        context_tokens: Number of last context tokens (``datamodule.context_field``) that the model reads, in training
-            and test; 0: only the first word.
-        generative: See GenerativeAttack; ``decoding.max_new_tokens`` counts what follows the first word.
-    """
+    """Continues the first word of each test text, by itself or after what was said before."""
 
     decodes_vectors = False
     prefix: Start
@@ -91,7 +85,6 @@ class LanguageModel(GenerativeAttack):
         super().setup(stage)
 
     def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        """None: reranking would read the vectors."""
         if self.decoding.rerank:
             raise InputError(
                 f"attack.decoding.rerank={self.decoding.rerank}: attack=language_model reads no vectors, so there is "
@@ -105,11 +98,9 @@ class LanguageModel(GenerativeAttack):
         return Targets(batch["vectors"], batch["index"], hints=hints)
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
-        """Train on the tokens of context and text alike."""
         return super().training_step(self._with_context(batch, "train"), batch_index)
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        """The same loss on validation texts."""
         super().validation_step(self._with_context(batch, "valid"), batch_index)
 
     def on_fit_end(self) -> None:

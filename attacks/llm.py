@@ -26,13 +26,7 @@ SAMPLED_ROWS = 64  # of the embedding matrix, to tell one model from another
 
 
 class LLM(GenerativeAttack):
-    """A causal language model that reads an embedding and an end token, and writes the text.
-
-    Args:
-        adapter: Which weights are trained.
-        gradient_checkpointing: Recompute activations in the backward pass instead of storing them.
-        generative: See GenerativeAttack; without ``label_smoothing``.
-    """
+    """A causal language model that reads an embedding and an end token, and writes the text."""
 
     def __init__(self, adapter: Adapter, gradient_checkpointing: bool = False, **generative: Any) -> None:
         super().__init__(label_smoothing=0.0, **generative)
@@ -41,22 +35,16 @@ class LLM(GenerativeAttack):
 
     @property
     def positions(self) -> int:
-        """The end token takes one position more."""
         return super().positions + 1
 
-    def prepare_data(self) -> None:
-        """Check before anything is embedded that the adapter fits the model."""
-        if not self.from_checkpoint:
-            self.adapter.check(self.backbone)
-        super().prepare_data()
+    def check_inputs(self) -> None:
+        self.adapter.check(self.backbone)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Fetch the tokenizer, and write the model's config."""
         self.adapter.check(self.backbone)
         super().prepare(texts, artifacts)
 
     def load_model(self) -> Any:
-        """The model with its adapter."""
         model = self.adapter.model(
             self.backbone, self.artifacts, weights=not self.from_checkpoint, device=self.target_device
         )
@@ -70,18 +58,15 @@ class LLM(GenerativeAttack):
         return model
 
     def make_decoder(self, model: Any) -> ClosedPrefixDecoder:
-        """Decode with an end token between prefix and text."""
         return ClosedPrefixDecoder(model, self.tokenizer.eos_token_id)
 
     def checkpoint_weights(self) -> dict[str, Tensor]:
-        """All weights, or those of the adapter and the projection."""
         if not self.adapter.frozen:
             return super().checkpoint_weights()
         trained = {name for name, parameter in self.named_parameters() if parameter.requires_grad}
         return {name: tensor for name, tensor in self.state_dict().items() if name in trained}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Store a hash of the model that the adapter belongs to."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["base"] = self.base
 

@@ -33,7 +33,6 @@ class MT5Inverter(GenerativeAttack):
         return untied(super().load_model())
 
     def make_decoder(self, model: Any) -> MT5Decoder:
-        """The encoder reads the prefix vectors, without a mask: all of them count."""
         return MT5Decoder(model)
 
 
@@ -66,7 +65,6 @@ class RandomMT5(RandomT5):
     """A small mT5 from random weights, with a byte-level BPE of its own: any language, offline. See RandomT5."""
 
     def architecture(self) -> Any:
-        """The class of the model's configuration."""
         from transformers import MT5Config
 
         return MT5Config

@@ -29,18 +29,7 @@ from unembed.embedders.cache.cached import CachedEmbedder
 class Multiset(WordSetAttack):
     """A GRU that reads the projected vector at every step and predicts one entry of a vocabulary, or the end.
 
-    Args:
-        vocabulary: What is predicted.
-        optimizer: Optimiser settings.
-        prefix: How a vector becomes the GRU's input; one prefix vector.
-        steps: Most words that can be predicted.
-        end: Whether a step can predict the end of the text. If not, every prediction has as many words as steps.
-        width: Size of the GRU's state.
-        feedback: Also feed the previously predicted word to the GRU.
-        sampled: In training, sample the word of a step instead of taking the most probable one.
-        repeats: Whether an entry may be predicted repeatedly. If not, a step predicts the best new entry, in training
-            too; the loss still counts repeated words of the text.
-        dropout: Dropout on the GRU's state before the output layer.
+    Without ``repeats``, a step predicts the best new entry, in training too; the loss still counts repeated words.
     """
 
     def __init__(
@@ -51,8 +40,6 @@ class Multiset(WordSetAttack):
         steps: PositiveInt = 10,
         end: bool = True,
         width: PositiveInt = 192,
-        feedback: bool = False,
-        sampled: bool = False,
         repeats: bool = False,
         dropout: Dropout = 0.0,
     ) -> None:
@@ -61,14 +48,13 @@ class Multiset(WordSetAttack):
             raise ValueError(f"prefix.vectors={prefix.vectors}: the GRU reads one vector a step, so it must be 1")
         self.prefix = prefix
         self.steps, self.end, self.width, self.dropout = steps, end, width, dropout
-        self.feedback, self.sampled, self.repeats = feedback, sampled, repeats
+        self.repeats = repeats
 
     def build(self, dimension: int) -> None:
         """Make the layers; the output's bias starts at the frequency of the words."""
         size = self.vocabulary.size
         self.prefix.build(dimension, self.width)
         self.gru = nn.GRU(self.width, self.width, batch_first=True)
-        self.before = nn.Embedding(size + self.end, self.width) if self.feedback else None
         self.drop = nn.Dropout(self.dropout)
         self.output = nn.Linear(self.width, size + self.end)
         with torch.no_grad():
@@ -82,32 +68,15 @@ class Multiset(WordSetAttack):
     def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Run all steps: vectors (B, d) -> logits (B, steps, V + 1), the last class being the end if there is one, and
         the entry that each step names, (B, steps)."""
-        inputs, steps, state = self.prefix(vectors), self.steps, None
+        states, _ = self.gru(self.prefix(vectors).expand(-1, self.steps, -1))
+        logits: Tensor = self.output(self.drop(states)).float()
         named = torch.empty(len(vectors), 0, dtype=torch.long, device=vectors.device)
-        if self.before is None:  # without feedback, all steps run in one call
-            states, _ = self.gru(inputs.expand(-1, steps, -1))
-            logits: Tensor = self.output(self.drop(states)).float()
-            for scores in logits.detach().unbind(1):
-                named = torch.cat([named, self._name(scores, named)], 1)
-            return logits, named
-        given, parts = inputs, []
-        for _ in range(steps):
-            states, state = self.gru(given, state)
-            parts.append(self.output(self.drop(states)).float())
-            named = torch.cat([named, self._name(parts[-1][:, 0].detach(), named)], 1)
-            given = inputs + self.before(named[:, -1:])
-        return torch.cat(parts, 1), named
-
-    def _name(self, scores: Tensor, before: Tensor) -> Tensor:
-        """What a step names, (B, 1), from its logits (B, V + 1) and the entries named before, (B, steps so far)."""
-        if not self.repeats and before.shape[1]:
-            # The end may come again: nothing follows it.
-            end = torch.arange(self.vocabulary.size, scores.shape[1], device=scores.device)
-            scores = scores.scatter(1, before, -torch.inf).index_copy(1, end, scores[:, end])
-        if self.sampled and self.training:
-            # Gumbel-max trick: the argmax of log-probabilities plus Gumbel noise is a sample.
-            scores = scores - torch.empty_like(scores).exponential_().log_()
-        return scores.argmax(1, keepdim=True)
+        end = torch.arange(self.vocabulary.size, logits.shape[2], device=vectors.device)
+        for scores in logits.detach().unbind(1):
+            if not self.repeats:  # but the end may come again: nothing follows it
+                scores = scores.scatter(1, named, -torch.inf).index_copy(1, end, scores[:, end])
+            named = torch.cat([named, scores.argmax(1, keepdim=True)], 1)
+        return logits, named
 
     def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
         logits, named = self(vectors)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -20,8 +19,7 @@ from unembed.attacks.base import Attack
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.refining import Refiner
 from unembed.core import limits
-from unembed.core.atomic_files import write_file, write_json_lines
-from unembed.core.errors import InputError
+from unembed.core.atomic_files import write_json_lines
 from unembed.core.examples import written_ids
 from unembed.embedders.cache.cached import CachedEmbedder
 
@@ -33,9 +31,6 @@ class NearestNeighbor(Attack):
 
     ``prepare`` writes the training texts and their vectors to the artifacts, so that evaluation needs neither the data
     nor the embedder.
-
-    Args:
-        refine: See Attack.
     """
 
     trainable = False
@@ -45,11 +40,8 @@ class NearestNeighbor(Attack):
         self._known: Callable[[range], Tensor] | None = None
         self._ids: list[tuple[int, ...] | None] = []
 
-    def prepare_data(self) -> None:
-        """Check before anything is embedded that there are training texts."""
-        if not self.from_checkpoint:
-            self.data.check_training()
-        super().prepare_data()
+    def check_inputs(self) -> None:
+        self.data.check_training()
 
     def setup(self, stage: str) -> None:
         """See Attack; an adaptive attacker compares with defended training vectors."""
@@ -60,16 +52,12 @@ class NearestNeighbor(Attack):
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Write texts, the ids that they show where they are a language model's inputs, and vectors."""
         read = self._known or self._stored(texts)
-        width = read(range(1)).shape[1]
-        header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), width)}
-
-        def content(file: BinaryIO) -> None:
-            np.lib.format.write_array_header_1_0(file, header)
-            for begin in range(0, len(texts), BLOCK):
-                block = read(range(begin, min(begin + BLOCK, len(texts))))
-                file.write(block.numpy().astype("<f4").tobytes())
-
-        write_file(artifacts / "neighbors.npy", content)
+        shape = (len(texts), read(range(1)).shape[1])
+        vectors = np.lib.format.open_memmap(artifacts / "neighbors.npy", mode="w+", dtype="<f4", shape=shape)
+        for begin in range(0, len(texts), BLOCK):
+            rows = range(begin, min(begin + BLOCK, len(texts)))
+            vectors[rows.start : rows.stop] = read(rows).numpy()
+        vectors.flush()
         ids = self._ids or [None] * len(texts)
         lines = (
             {"text": text} | ({} if row is None else {"tokens": row}) for text, row in zip(texts, ids, strict=True)
@@ -85,32 +73,19 @@ class NearestNeighbor(Attack):
     def load(self, artifacts: Path) -> None:
         """Read the texts; vectors are read block by block."""
         rows = [json.loads(line) for _, line in limits.lines(artifacts / "neighbors.jsonl")]
-        if not all(isinstance(row["text"], str) and _are_ids(row.get("tokens", [])) for row in rows):
-            raise InputError(f"{artifacts / 'neighbors.jsonl'}: a line holds no text, or tokens that are no numbers")
         self.texts = [row["text"] for row in rows]
         self.ids = [tuple(row["tokens"]) if "tokens" in row else None for row in rows]
         self.vectors = np.lib.format.open_memmap(artifacts / "neighbors.npy", mode="r")
-        if self.vectors.ndim != 2 or self.vectors.dtype != np.dtype("<f4") or len(self.vectors) != len(self.texts):
-            raise InputError(
-                f"{artifacts / 'neighbors.npy'}: shape {self.vectors.shape} of {self.vectors.dtype}, not a vector of "
-                f"float32 for each of the {len(self.texts)} texts"
-            )
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        """The nearest text of each target; asks the embedder for nothing."""
-        blocks = (
-            torch.from_numpy(self.vectors[begin : begin + BLOCK].copy()) for begin in range(0, len(self.texts), BLOCK)
-        )
+        starts = range(0, len(self.texts), BLOCK)
+        blocks = (torch.from_numpy(self.vectors[begin : begin + BLOCK].copy()) for begin in starts)
         rows = nearest(targets.vectors.cpu(), blocks)
         return [Prediction((self.texts[row],), tokens=self.ids[row]) for row in rows]
 
     def query(self, prediction: Prediction) -> str:
         """The text, or the ids that it shows."""
         return prediction.candidates[0] if prediction.tokens is None else written_ids(prediction.tokens)
-
-
-def _are_ids(tokens: Any) -> bool:
-    return isinstance(tokens, list) and all(type(token) is int for token in tokens)
 
 
 def nearest(targets: Tensor, blocks: Iterable[Tensor]) -> list[int]:

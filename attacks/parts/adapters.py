@@ -8,7 +8,6 @@ adapter.frozen                                                   # True: checkpo
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -20,7 +19,7 @@ from torch import nn
 
 from unembed.attacks.parts.backbones import Backbone, Dropout, Pretrained
 from unembed.attacks.parts.precision import fast_dtype
-from unembed.core.errors import InputError
+from unembed.core.errors import InputError, did_you_mean
 
 ALL_LINEAR: Literal["all-linear"] = "all-linear"
 
@@ -57,7 +56,7 @@ class FullFineTuning:
     frozen = False
 
     def check(self, backbone: Backbone) -> None:
-        """See :class:`Adapter`; goes with any backbone."""
+        """Goes with any backbone."""
 
     def model(self, backbone: Backbone, artifacts: Path, *, weights: bool, device: torch.device) -> Any:
         return backbone.model(artifacts, weights=weights)
@@ -69,13 +68,6 @@ class LoRA:
 
     A layer W becomes W + alpha / rank * B A, with A (rank, in) initialised randomly and B (out, rank) with zeros. A and
     B are float32 for any precision of the model.
-
-    Args:
-        rank: Rank of the matrices.
-        alpha: Scale of what they add, over ``rank``.
-        dropout: On the input of A, in training.
-        modules: Names of the linear layers, as the model calls them (``c_attn``), or ``all-linear``: all of them but
-            the output head.
     """
 
     rank: PositiveInt = 16
@@ -90,25 +82,16 @@ class LoRA:
         known = layers(_pretrained(backbone).skeleton())
         for name in [] if self.modules == ALL_LINEAR else self.modules:
             if not any(path == name or path.endswith(f".{name}") for path in known):
-                ends = {path.rpartition(".")[2] for path in known}
-                near = sorted(ends, key=lambda end: (-difflib.SequenceMatcher(None, name, end).ratio(), end))
+                near = did_you_mean(name, {path.rpartition(".")[2] for path in known} | {ALL_LINEAR})
                 raise InputError(
-                    f"attack.adapter.modules: {_pretrained(backbone).name} has no linear layer {name}; it has "
-                    f"{', '.join(near)} (or write {ALL_LINEAR})"
+                    f"attack.adapter.modules: {_pretrained(backbone).name} has no linear layer {name}: {near}"
                 )
 
     def model(self, backbone: Backbone, artifacts: Path, *, weights: bool, device: torch.device) -> Any:
         """See :class:`Adapter`. The model's own weights are read even where a checkpoint follows: it lacks them."""
-        return self.adapted(self.base(_pretrained(backbone), device))
-
-    def base(self, backbone: Pretrained, device: torch.device) -> Any:
-        """The model without adapters."""
-        return backbone.pretrained()
-
-    def adapted(self, model: Any) -> Any:
-        """``model`` with adapters, changed in place."""
         from peft import LoraConfig, inject_adapter_in_model
 
+        model = self.base(_pretrained(backbone), device)
         config = LoraConfig(
             r=self.rank,
             lora_alpha=self.alpha,
@@ -122,6 +105,10 @@ class LoRA:
                 parameter.data = parameter.data.float()
         return adapted
 
+    def base(self, backbone: Pretrained, device: torch.device) -> Any:
+        """The model without adapters."""
+        return backbone.pretrained()
+
 
 @dataclass
 class QLoRA(LoRA):
@@ -129,19 +116,11 @@ class QLoRA(LoRA):
     blocks quantised as well, multiplied in the type that the device multiplies fast.
 
     Without a CUDA device the layers stay as they are, and all the rest is the same: LoRA.
-
-    Args:
-        rank: See :class:`LoRA`.
-        alpha: See :class:`LoRA`.
-        dropout: See :class:`LoRA`.
-        modules: See :class:`LoRA`.
-        quantize_on_cpu: Keep 4 bits on the CPU too: less memory, and slow.
     """
 
     quantize_on_cpu: bool = False
 
     def base(self, backbone: Pretrained, device: torch.device) -> Any:
-        """The model in 4 bits where the device allows it."""
         if device.type != "cuda" and not self.quantize_on_cpu:
             rank_zero_info(
                 f"attack.adapter: no 4-bit weights on {device.type}: the model stays in {backbone.dtype}, "

@@ -36,15 +36,7 @@ class Backbone(Protocol):
 
 
 class RandomGPT2:
-    """A small GPT-2 from random weights with a byte-level BPE trained on the training texts. Works offline.
-
-    Args:
-        layers: Transformer blocks.
-        width: Hidden width; a multiple of ``heads``.
-        heads: Attention heads.
-        vocabulary: Size of the BPE vocabulary, its 256 bytes and two special tokens included.
-        dropout: Dropout on embeddings, attention and residuals.
-    """
+    """A small GPT-2 from random weights with a byte-level BPE trained on the training texts. Works offline."""
 
     def __init__(
         self,
@@ -86,16 +78,7 @@ class RandomGPT2:
 
 
 class RandomT5:
-    """A small T5 (gated GELU as in version 1.1, one embedding) from random weights, with a byte-level BPE of its own.
-
-    Args:
-        encoder_layers: Blocks of the encoder, which reads the prefix vectors.
-        decoder_layers: Blocks of the decoder.
-        width: Hidden width; a multiple of ``heads``.
-        heads: Attention heads.
-        vocabulary: Size of the BPE vocabulary.
-        dropout: Dropout everywhere.
-    """
+    """A small T5 (gated GELU as in version 1.1, one embedding) from random weights, with its own byte-level BPE."""
 
     def __init__(
         self,
@@ -136,7 +119,6 @@ class RandomT5:
         return train_tokenizer(texts, self.vocabulary)
 
     def architecture(self) -> Any:
-        """The class of the model's configuration."""
         from transformers import T5Config
 
         return T5Config
@@ -154,14 +136,8 @@ class RandomT5:
 class Pretrained:
     """A model of the hub or of a local directory, with its own tokenizer.
 
-    Args:
-        name: Hub name or local path.
-        architecture: ``causal`` (GPT-2, OPT, ...) or ``encoder_decoder`` (T5, ...).
-        revision: Branch, tag or commit of a hub model.
-        random_weights: Keep the architecture and the tokenizer, but start from random weights (GEIA's best setting).
-        dtype: Of frozen weights, as adapters leave them. Weights that are trained are float32 always: in bfloat16,
-            AdamW's second moment cannot decay (.999 v is rounded to v), and small steps are lost.
-        trust_remote_code: Run code that comes with the model.
+    ``dtype`` is of frozen weights, as adapters leave them. Weights that are trained are float32 always: in bfloat16,
+    AdamW's second moment cannot decay (.999 v is rounded to v), and small steps are lost.
     """
 
     def __init__(
@@ -328,6 +304,12 @@ def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     options = {"add_special_tokens": False, "split_special_tokens": True}
     ids: list[list[int]] = tokenizer(list(texts), **options)["input_ids"] if len(texts) else []
     return ids
+
+
+def decoded_text(tokenizer: Any, ids: Sequence[int]) -> str:
+    """The text of token ids, special tokens and outer white space removed."""
+    decoded: str = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return decoded.strip()
 
 
 def label_ids(rows: Sequence[Sequence[int]], end: int, longest: int) -> list[list[int]]:

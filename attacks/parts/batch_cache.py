@@ -56,19 +56,12 @@ class BatchResult:
 
 
 class BatchCache:
-    """The stored batches of one test.
-
-    Args:
-        folder: Directory of the files; None stores nothing.
-        settings: Hash of all settings that may change a result.
-
-    Attributes:
-        wanted: Whether ``keep`` was called, so that ``clear`` leaves the files.
-    """
+    """The stored batches of one test in ``folder`` (None stores nothing); ``settings`` is a hash of all settings that
+    may change a result."""
 
     def __init__(self, folder: Path | None = None, settings: str = "") -> None:
         self.folder, self.settings = folder, settings
-        self.wanted = False
+        self.wanted = False  # whether the test was cut short, so that ``clear`` leaves the files
         self._weights = ""
         self._said = False
 
@@ -151,12 +144,8 @@ class BatchCache:
 
 
 class SearchState:
-    """The intermediate state of a long search on one batch, in one file, so that a killed search can be resumed.
-
-    Args:
-        path: The file; None stores nothing.
-        key: Hash of the batch and all settings; a file with another key is ignored.
-    """
+    """The intermediate state of a long search on one batch, in one file (None stores nothing), so that a killed search
+    can be resumed; a file with another ``key`` (hash of the batch and all settings) is ignored."""
 
     def __init__(self, path: Path | None, key: str) -> None:
         self.path, self.key = path, key
@@ -177,12 +166,10 @@ class SearchState:
         return found
 
     def write(self, value: Mapping[str, Any]) -> None:
-        """Replace the file by ``value``, which holds tensors and plain values."""
         if self.path is not None:
             write_file(self.path, lambda file: torch.save({"key": self.key, "value": dict(value)}, file))
 
     def remove(self) -> None:
-        """Remove the file when the search is done."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 

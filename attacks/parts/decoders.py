@@ -21,7 +21,7 @@ from unembed.datamodules.arrow_examples import IGNORED
 
 
 class StateSteps:
-    """Steps of decoders whose state takes them itself."""
+    """The steps of ``decoding.Decoder`` where the state takes them itself."""
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
         logits: Tensor = state.step(tokens)
@@ -31,13 +31,8 @@ class StateSteps:
         state.select(rows)
 
 
-class CausalDecoder(StateSteps, nn.Module):
-    """A causal language model after prefix vectors.
-
-    The prefix has the width of the model's *input embeddings*; OPT-350m projects that to another hidden width inside.
-    No attention mask is used: causal attention never attends to the padding on the right, and a mask would leak the
-    length of the target to the attacker.
-    """
+class PrefixDecoder(StateSteps, nn.Module):
+    """A language model that reads prefix vectors."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -47,6 +42,15 @@ class CausalDecoder(StateSteps, nn.Module):
     def width(self) -> int:
         """Width of a prefix vector."""
         return int(self.model.get_input_embeddings().embedding_dim)
+
+
+class CausalDecoder(PrefixDecoder):
+    """A causal language model after prefix vectors.
+
+    The prefix has the width of the model's *input embeddings*; OPT-350m projects that to another hidden width inside.
+    No attention mask is used: causal attention never attends to the padding on the right, and a mask would leak the
+    length of the target to the attacker.
+    """
 
     def loss(self, prefix: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Mean cross-entropy of labels (n, T), padded with -100, after prefix (n, k, width).
@@ -68,7 +72,6 @@ class BeamRows:
     """The state from which any causal language model decodes: each beam is a row of the batch, with its own cache."""
 
     def __init__(self, model: Any, prefix: Tensor) -> None:
-        """Read prefix vectors (n, k, width)."""
         self.model = model
         output = model(inputs_embeds=prefix, use_cache=True, logits_to_keep=1)
         self.logits: Tensor = output.logits[:, -1]
@@ -83,7 +86,6 @@ class BeamRows:
         return logits.view(*tokens.shape, -1)
 
     def select(self, rows: Tensor) -> None:
-        """Keep ``rows`` (m, b)."""
         self.cache.reorder_cache(rows.flatten())
 
 
@@ -110,17 +112,8 @@ class ClosedPrefixDecoder(CausalDecoder):
         return torch.cat([prefix.to(token.dtype), token], 1)
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(PrefixDecoder):
     """An encoder-decoder model (T5 and kin) whose encoder reads the prefix vectors."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    @property
-    def width(self) -> int:
-        """Width of a prefix vector."""
-        return int(self.model.get_input_embeddings().embedding_dim)
 
     def loss(self, prefix: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Mean cross-entropy of labels (n, T), padded with -100, given prefix (n, k, width); see CausalDecoder."""
@@ -129,14 +122,10 @@ class EncoderDecoder(nn.Module):
         logits = self.model(inputs_embeds=prefix, decoder_input_ids=inputs, use_cache=False).logits
         return cross_entropy(logits, labels, smoothing)
 
-    def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
-        return start_decoder(self.model, prefix)
-
-    def step(self, tokens: Tensor, state: Any) -> Tensor:
-        return step_decoder(self.model, tokens, state)
-
-    def select(self, rows: Tensor, state: Any) -> None:
-        state.select(rows)
+    def start(self, prefix: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        """See decoding.Decoder; ``mask`` (n, k) is 1 where the prefix counts, None: everywhere."""
+        state = EncoderDecoderState(self.model, prefix, mask)
+        return state.logits, state
 
 
 class EncoderDecoderState:
@@ -145,14 +134,31 @@ class EncoderDecoderState:
     Attributes:
         encoded: The encoder's output, (n, k, width).
         mask: 1 where it counts, (n, k); None: everywhere.
-        cache: Keys and values of both attentions, once there are any.
+        cache: Keys and values of both attentions.
         sources: Row of the first batch that each row was encoded from, (n,).
+        logits: Of the first token, (n, V).
     """
 
-    def __init__(self, encoded: Tensor, mask: Tensor | None) -> None:
-        self.encoded, self.mask = encoded, mask
+    def __init__(self, model: Any, prefix: Tensor, mask: Tensor | None) -> None:
+        self.model, self.mask = model, mask
         self.cache: Any = None
-        self.sources = torch.arange(len(encoded), device=encoded.device)
+        self.encoded: Tensor = model.get_encoder()(inputs_embeds=prefix, attention_mask=mask).last_hidden_state
+        self.sources = torch.arange(len(prefix), device=prefix.device)
+        start = torch.full_like(self.sources, model.config.decoder_start_token_id)
+        self.logits = self.step(start[:, None])[:, 0]
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """One token a beam, (n, b) -> logits (n, b, V)."""
+        output = self.model(
+            encoder_outputs=(self.encoded,),
+            attention_mask=self.mask,
+            decoder_input_ids=tokens.reshape(-1, 1),
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        self.cache = output.past_key_values
+        logits: Tensor = output.logits
+        return logits.view(*tokens.shape, -1)
 
     def select(self, rows: Tensor) -> None:
         """Keep ``rows`` (m, b), in that order.
@@ -168,28 +174,6 @@ class EncoderDecoderState:
             self.encoded = self.encoded[rows]
             self.mask = None if self.mask is None else self.mask[rows]
             self.sources = sources
-
-
-def start_decoder(model: Any, inputs: Tensor, mask: Tensor | None = None) -> tuple[Tensor, EncoderDecoderState]:
-    """Encode inputs (n, k, width), of which ``mask`` (n, k) counts, and give the logits of the first token, (n, V)."""
-    encoded = model.get_encoder()(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
-    state = EncoderDecoderState(encoded, mask)
-    start = torch.full((len(inputs),), model.config.decoder_start_token_id, dtype=torch.long, device=inputs.device)
-    return step_decoder(model, start[:, None], state)[:, 0], state
-
-
-def step_decoder(model: Any, tokens: Tensor, state: EncoderDecoderState) -> Tensor:
-    """One token a beam, (n, b) -> logits (n, b, V); the state is extended in place."""
-    output = model(
-        encoder_outputs=(state.encoded,),
-        attention_mask=state.mask,
-        decoder_input_ids=tokens.reshape(-1, 1),
-        past_key_values=state.cache,
-        use_cache=True,
-    )
-    state.cache = output.past_key_values
-    logits: Tensor = output.logits
-    return logits.view(*tokens.shape, -1)
 
 
 _BLOCK_BYTES = {"cpu": 2**21}  # float32 logits at a time: about a core's share of the cache

@@ -68,13 +68,6 @@ class BeamSearch:
 
     A target is finished when ``beams`` texts have ended and no running beam can beat the worst of them at its current
     length, as in transformers' ``generate`` with ``early_stopping=False``.
-
-    Args:
-        beams: Beams b per target; at least ``rerank``.
-        max_new_tokens: Longest text in tokens, the end token included.
-        length_penalty: Exponent on the length; 1 compares mean log probabilities.
-        candidates: Texts to return per target, at most ``beams``.
-        rerank: Texts to decode per target for reranking; 0: no reranking.
     """
 
     def __init__(
@@ -154,14 +147,6 @@ class NucleusSampling:
     """Sampling from the smallest set of tokens whose probability reaches ``p`` (Holtzman et al. 2020).
 
     Random numbers depend only on (seed, trial, index of the target, candidate), not on batch or rank.
-
-    Args:
-        p: Probability mass of the nucleus.
-        temperature: Divides the logits.
-        max_new_tokens: Longest text in tokens, the end token included.
-        candidates: Texts to return per target, in the order sampled.
-        seed: Seed of the samples.
-        rerank: Texts to sample per target for reranking; 0: no reranking.
 
     Attributes:
         trial: Number of the trial, 0 at first; each has random numbers of its own.

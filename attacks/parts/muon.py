@@ -49,13 +49,6 @@ class Muon(Optimizer):
     The update, the scaling of the learning rate by sqrt(max(1, rows / columns)) and the state are those of
     torch.optim.Muon. That one multiplies in bfloat16 on every device, one matrix after the other.
 
-    Args:
-        matrices: Two-dimensional parameters.
-        lr: Learning rate.
-        momentum: Share of the momentum that is kept at each step.
-        weight_decay: Decoupled weight decay.
-        iterations: Of Newton-Schulz.
-
     Attributes:
         dtype: In which matrices are multiplied; None: the one that their device multiplies fast. Processes that train
             one model together must agree on it.
@@ -75,7 +68,6 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of all matrices that have a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -76,17 +76,8 @@ class MuonAdamW:
     """Muon on the hidden matrices, AdamW on embeddings, output heads, biases and norms.
 
     Muon (Jordan et al. 2024) orthogonalises the momentum of a matrix by Newton-Schulz iterations. Made for models that
-    start from random weights.
-
-    Args:
-        muon_lr: Learning rate of the hidden matrices.
-        adamw_lr: Learning rate of all other parameters.
-        momentum: Of Muon.
-        betas: Of AdamW.
-        weight_decay: Of the hidden matrices.
-        newton_schulz: ``minimax``, three iterations, or ``standard``, the five of torch.optim.Muon.
-        warmup_steps: Steps over which the learning rates rise linearly from 0.
-        decay: See OptimizerSettings.
+    start from random weights. ``newton_schulz`` is ``minimax``, three iterations, or ``standard``, the five of
+    torch.optim.Muon; ``weight_decay`` is of the hidden matrices, ``betas`` are AdamW's.
     """
 
     def __init__(
@@ -113,25 +104,14 @@ class MuonAdamW:
             if isinstance(part, nn.Embedding)
             for parameter in part.parameters(recurse=False)
         }
-        heads = {id(parameter) for name, parameter in module.named_parameters() if name.endswith(("lm_head.weight",))}
-        matrices: list[nn.Parameter] = []
-        others: list[nn.Parameter] = []
-        for parameter in module.parameters():
-            if not parameter.requires_grad:
-                continue
-            hidden = parameter.ndim == 2 and id(parameter) not in embeddings | heads
-            (matrices if hidden else others).append(parameter)
+        heads = {id(parameter) for name, parameter in module.named_parameters() if name.endswith("lm_head.weight")}
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        matrices = [p for p in trained if p.ndim == 2 and id(p) not in embeddings | heads]
+        hidden = set(map(id, matrices))
+        others = [parameter for parameter in trained if id(parameter) not in hidden]
         parts: list[Optimizer] = []
         if matrices:
-            parts.append(
-                Muon(
-                    matrices,
-                    lr=self.muon_lr,
-                    momentum=self.momentum,
-                    weight_decay=self.weight_decay,
-                    iterations=self.iterations,
-                )
-            )
+            parts.append(Muon(matrices, self.muon_lr, self.momentum, self.weight_decay, self.iterations))
         if others:
             parts.append(torch.optim.AdamW(others, lr=self.adamw_lr, betas=self.betas, weight_decay=0.0, fused=True))
         return JointOptimizer(parts)
@@ -151,7 +131,6 @@ class JointOptimizer(Optimizer):
         self.state = _Joined(self.parts)  # type: ignore[assignment]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of every part, after one evaluation of ``closure``."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -161,7 +140,6 @@ class JointOptimizer(Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """The parts' state dicts, in order."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

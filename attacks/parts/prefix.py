@@ -19,14 +19,8 @@ from torch import Tensor, nn
 class Prefix(nn.Module):
     """Project a target embedding to ``vectors`` prefix vectors of the decoder's width.
 
-    Args:
-        vectors: Number k of prefix vectors.
-        kind: ``linear``, or ``mlp`` (Linear, GELU, dropout, Linear).
-        normalize: Scale each embedding to norm sqrt(d), so that a coordinate is of size 1 whatever the scale.
-            The length of an embedding is lost; most embedders give unit vectors anyway.
-        noise: Standard deviation of Gaussian noise on each (normalised) coordinate, in training only: a regulariser for
-            small training sets, not a defense.
-        dropout: Dropout inside the MLP.
+    ``normalize`` scales each embedding to norm sqrt(d), so that a coordinate is of size 1; its length is lost.
+    ``noise`` is a regulariser for small training sets, not a defense: a standard deviation, in training only.
     """
 
     def __init__(

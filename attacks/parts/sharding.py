@@ -7,8 +7,7 @@ every other run, so evaluate.py and unembed invert need no sharding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from lightning.pytorch.strategies import FSDPStrategy
@@ -24,13 +23,7 @@ _BLOCKS = ("Block", "DecoderLayer", "EncoderLayer")
 
 
 class Sharded(FSDPStrategy):
-    """Lightning's FSDP with a unit a transformer block, and whole checkpoints.
-
-    Args:
-        sharding_strategy: As torch names them: ``FULL_SHARD`` cuts everything, ``SHARD_GRAD_OP`` leaves weights whole
-            between forward and backward, ``HYBRID_SHARD`` cuts within a node and copies between nodes.
-        cpu_offload: Keep what is not in use in the machine's memory.
-    """
+    """Lightning's FSDP with a unit a transformer block, and whole checkpoints."""
 
     def __init__(
         self,
@@ -57,15 +50,13 @@ def is_sharded(strategy: Any) -> bool:
 
 
 def check_sharding(strategy: Any, attack: nn.Module) -> None:
-    """Whether an attack can be trained in shards."""
     if is_sharded(strategy) and any(isinstance(value, MuonAdamW) for value in vars(attack).values()):
         raise InputError(
             "attack.optimizer=muon: Muon needs whole matrices, and trainer=fsdp cuts them; take attack/optimizer=adamw"
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
+class Footprint(NamedTuple):
     """Numbers of parameters, and bytes on one device."""
 
     parameters: int
@@ -75,12 +66,11 @@ class Footprint:
     optimizer: int
 
     def __str__(self) -> str:
-        total = self.weights + self.gradients + self.optimizer
-        share = 100 * self.trained / self.parameters if self.parameters else 0.0
+        share = 100 * self.trained / max(1, self.parameters)
+        weights, gradients, optimizer = map(_size, self[2:])
         return (
-            f"parameters: {self.parameters:,}, trained {self.trained:,} ({share:.3g} %); "
-            f"memory without activations: {_size(total)} "
-            f"(weights {_size(self.weights)}, gradients {_size(self.gradients)}, optimiser {_size(self.optimizer)})"
+            f"parameters: {self.parameters:,}, trained {self.trained:,} ({share:.3g} %); memory without activations: "
+            f"{_size(sum(self[2:]))} (weights {weights}, gradients {gradients}, optimiser {optimizer})"
         )
 
 

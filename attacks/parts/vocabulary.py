@@ -8,7 +8,6 @@ vocabulary.text([14, 23])                    # "love dog"
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -20,8 +19,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from unembed.attacks.parts.backbones import train_tokenizer
-from unembed.core import limits
-from unembed.core.atomic_files import write_file
+from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
 from unembed.metrics.tokens import words
 
@@ -66,29 +64,19 @@ class Vocabulary(ABC):
         for start in range(0, len(texts), COUNTED_TOGETHER):
             counts.update(entry for row in self.ids(texts[start : start + COUNTED_TOGETHER]) for entry in set(row))
         content = {"entries": entries, "texts": len(texts), "in_texts": [counts[entry] for entry in range(self.size)]}
-        write_file(artifacts / self.file, json.dumps(content, ensure_ascii=False) + "\n")
+        write_json(artifacts / self.file, content)
 
     def load(self, artifacts: Path) -> None:
-        """Read back what ``prepare`` wrote."""
-        try:
-            content = json.loads(limits.text(artifacts / self.file, limits.LARGEST_JSON))
-        except FileNotFoundError as error:
-            raise InputError(
-                f"attack.vocabulary: {artifacts / self.file} is missing: the run was trained with another kind"
-            ) from error
+        path = artifacts / self.file
+        if not path.is_file():
+            raise InputError(f"attack.vocabulary: {path} is missing: the run was trained with another kind")
+        content = read_json(path)
         self.size = self.use(content["entries"])
-        counts, texts = content["in_texts"], content["texts"]
-        if not all(type(count) is int and 0 <= count < 2**53 for count in (texts, *counts)) or len(counts) != self.size:
-            raise InputError(f"{artifacts / self.file}: in_texts are not {self.size} counts, one an entry")
         self.frequency = (torch.tensor(content["in_texts"], dtype=torch.float32) + 0.5) / (content["texts"] + 1)
 
 
 class Words(Vocabulary):
-    """The most common words of the training text, split and lower-cased as for metrics (metrics/tokens.py).
-
-    Args:
-        limit: Words kept, at most.
-    """
+    """The most common words of the training text, split and lower-cased as for metrics (metrics/tokens.py)."""
 
     file = "words.json"
 
@@ -104,8 +92,6 @@ class Words(Vocabulary):
         return sorted(counts, key=lambda word: (-counts[word], word))[: self.limit]
 
     def use(self, entries: list[str]) -> int:
-        if not all(isinstance(word, str) for word in entries):  # the file may be untrusted
-            raise InputError(f"{self.file}: its entries are no words")
         self.words = list(entries)
         self.numbers = {word: number for number, word in enumerate(entries)}
         return len(entries)
@@ -121,9 +107,6 @@ class Pieces(Vocabulary):
     """Tokens of a byte-level BPE trained on the training text, which can represent any text.
 
     Unordered tokens are not a text: joining them by spaces only makes them readable, and metrics use the ids.
-
-    Args:
-        limit: Entries, at most; its 256 bytes and two special ones included.
     """
 
     file = "pieces.json"
@@ -151,18 +134,12 @@ class Pieces(Vocabulary):
         return [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     def text(self, ids: Sequence[int]) -> str:
-        """See :class:`Vocabulary`; blank tokens are left out."""
         tokens = (self.tokenizer.decode([number], skip_special_tokens=True).strip() for number in ids)
         return " ".join(token for token in tokens if token)
 
 
 class HubTokens(Pieces):
-    """All tokens of a tokenizer of the hub, or of a local folder.
-
-    Args:
-        name: Hub name or local path.
-        revision: Branch, tag or commit of a hub name.
-    """
+    """All tokens of a tokenizer of the hub, or of a local folder."""
 
     def __init__(self, name: str, revision: str | None = None) -> None:
         super().__init__()

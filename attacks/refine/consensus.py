@@ -32,12 +32,7 @@ GAIN = 1e-6  # of expected F1, from 0 to 1; smaller differences count as none
 
 
 class ConsensusSampling(NucleusSampling):
-    """Samples texts, and puts those first whose tokens have most in common with the other samples.
-
-    Args:
-        samples: Texts to sample per target.
-        nucleus: See NucleusSampling.
-    """
+    """Samples texts, and puts those first whose tokens have most in common with the other samples."""
 
     def __init__(self, samples: PositiveInt = 16, **nucleus: Any) -> None:
         super().__init__(**nucleus)
@@ -57,10 +52,6 @@ class Consensus(Refiner):
     The first text consists of sentences of the candidates. The search starts from the best candidate. In each step one
     sentence is replaced by one of another candidate, left out, or added at the end, whichever raises the expected F1
     most, until none does. Passages gain by this; a text of one sentence hardly changes.
-
-    Args:
-        proposals: Texts that the attack proposes for a target.
-        temperature: Of the weights. A high one weights all alike; a low one keeps the text with the highest cosine.
     """
 
     def __init__(self, proposals: Annotated[int, Field(ge=2)] = 16, temperature: PositiveFloat = 0.05) -> None:
@@ -92,12 +83,8 @@ class Consensus(Refiner):
 
 
 class Expected:
-    """The expected F1 of texts, if one of ``texts`` is the true one.
-
-    Args:
-        texts: Each as a list of words or tokens.
-        weights: Of each text, in proportion to the probability that it is the true one.
-    """
+    """The expected F1 of texts, if one of ``texts`` (lists of words or tokens) is the true one, each with a probability
+    in proportion to its weight."""
 
     def __init__(self, texts: Sequence[Sequence[Hashable]], weights: Sequence[float]) -> None:
         self.places = {item: place for place, item in enumerate(dict.fromkeys(item for text in texts for item in text))}

@@ -119,13 +119,11 @@ class Refiners:
         return max((refiner.proposals for refiner in self.named.values()), default=1)
 
     def check_sources(self) -> None:
-        """See Refiner.check_sources; names the refiner."""
         for name, refiner in self.named.items():
             with named(f"attack/refine=[{name}]"):
                 refiner.check_sources()
 
     def check(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        """See Refiner.check; names the refiner."""
         for name, refiner in self.named.items():
             with named(f"attack/refine=[{name}]"):
                 refiner.check(dimension, oracle)
@@ -149,7 +147,6 @@ class Refiners:
             refiner.load(folder, dimension)
 
     def all_weights(self) -> dict[str, Tensor]:
-        """Of all of them."""
         weights = ((name, refiner.all_weights()) for name, refiner in self.named.items())
         return {f"{FOLDER}.{name}.{key}": tensor for name, own in weights for key, tensor in own.items()}
 
@@ -164,7 +161,6 @@ class Refiners:
     def refine(
         self, targets: Targets, predictions: list[Prediction], oracle: CachedEmbedder | None
     ) -> list[Prediction]:
-        """Each takes the predictions of the one before."""
         for refiner in self.named.values():
             assert oracle is not None  # checked
             predictions = refiner.refine(targets, predictions, oracle)
@@ -243,9 +239,6 @@ class Rerank(Refiner):
     """Orders the distinct candidates of each target by the cosine of their vectors with it.
 
     Candidates without a vector, where a limit of the embedder was reached, stand last; such a prediction is partial.
-
-    Args:
-        proposals: Texts that the attack proposes for a target.
     """
 
     def __init__(self, proposals: PositiveInt = 16) -> None:

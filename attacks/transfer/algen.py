@@ -37,15 +37,7 @@ Proposals = list[list[str]]
 
 
 class ALGEN(Paired):
-    """A trained decoder of another embedder, behind a map from the victim's space.
-
-    Args:
-        aligner: How the map is fitted.
-        rounds: Rounds of feedback by the own encoder (see ``feedback``); 0: the map alone.
-        proposals: Texts decoded for a target in each round.
-        public: Training texts of ``source_run`` whose own vectors say how vectors of that space are distributed.
-        source_run, cache_dir, refine: See Aligned.
-    """
+    """A trained decoder of another embedder, behind a map from the victim's space."""
 
     def __init__(
         self,
@@ -61,7 +53,6 @@ class ALGEN(Paired):
         self.aligner, self.rounds, self.proposals = aligner, rounds, proposals
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Fit the maps, and copy the decoder's run."""
         source = self.source()
         known = self.known(source, self.public_texts(self.public))
         found = self.aligner.fit(known)

@@ -36,13 +36,7 @@ START = "start"
 
 
 class Aligned(FrozenDecoder):
-    """A trained decoder behind a map; its run keeps a copy of the decoder's run and the maps.
-
-    Args:
-        source_run: A finished run of attack=geia (or another decoder of vectors) on the attacker's own encoder.
-        cache_dir: Cache of the own encoder.
-        refine: See Attack; these refiners ask the victim's embedder.
-    """
+    """A trained decoder behind a map; its run keeps a copy of the decoder's run and the maps."""
 
     exportable = False
 
@@ -91,14 +85,16 @@ class Aligned(FrozenDecoder):
         return list(texts[:most])
 
     def _config(self) -> DictConfig:
-        """The configuration of the decoder's run."""
         config = read_config(self.source_run)
         check_trusted(config, self.source_run)
         return config
 
-    def is_own(self, encoder: CachedEmbedder) -> bool:
-        """Whether the attacker's own encoder is the victim's embedder."""
-        return self.oracle is not None and self.oracle.source.fingerprint == encoder.fingerprint
+    def check_other_space(self, encoder: CachedEmbedder, rotated: bool = False) -> None:
+        """Warn where the attacker's own encoder is the victim's embedder, and no defense has ``rotated`` its space."""
+        if not rotated and self.oracle is not None and self.oracle.source.fingerprint == encoder.fingerprint:
+            rank_zero_warn(
+                f"{KEY}={self.source_run}: its encoder is the victim's embedder itself, so there is nothing to map"
+            )
 
     def setup(self, stage: str) -> None:
         """Maps are fitted to the victim's vectors of the training texts, which are embedded first."""
@@ -130,12 +126,7 @@ class Aligned(FrozenDecoder):
 
 
 class Paired(Aligned):
-    """Base of those that know some texts and their vectors in the victim's space: the training texts.
-
-    Args:
-        public: Training texts of ``source_run`` that the attacker uses, the first ones.
-        source_run, cache_dir, refine: See Aligned.
-    """
+    """Base of those that know some texts and their vectors in the victim's space: the training texts."""
 
     def __init__(
         self, source_run: str, cache_dir: str, public: PositiveInt, refine: Mapping[str, Refiner] | None = None
@@ -143,21 +134,13 @@ class Paired(Aligned):
         super().__init__(source_run, cache_dir, refine)
         self.public = public
 
-    def prepare_data(self) -> None:
-        """Check before anything is embedded that there are a decoder, its encoder, and pairs."""
-        if not self.from_checkpoint:
-            if self.is_own(self.source()):
-                rank_zero_warn(
-                    f"{KEY}={self.source_run}: its encoder is the victim's embedder itself, so there is nothing to "
-                    "align"
-                )
-            if not self.data.examples("train"):
-                raise InputError(
-                    f"attack={type(self).__name__.lower()} needs known texts with their vectors, and there is no "
-                    "training text: give datamodule.train or datamodule.path; datamodule.limit_train says how many "
-                    "texts are known"
-                )
-        super().prepare_data()
+    def check_inputs(self) -> None:
+        self.check_other_space(self.source())
+        if not self.data.examples("train"):
+            raise InputError(
+                f"attack={type(self).__name__.lower()} needs known texts with their vectors, and there is no training "
+                "text: give datamodule.train or datamodule.path; datamodule.limit_train says how many texts are known"
+            )
 
     def known(self, encoder: CachedEmbedder, public: Sequence[str]) -> Known:
         """The vectors that the attacker has; ``encoder`` is its own, ``public`` are the ``public_texts``."""

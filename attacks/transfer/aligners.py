@@ -37,7 +37,6 @@ class AffineMap:
 
     @property
     def dimensions(self) -> tuple[int, int]:
-        """d and k."""
         return self.weight.shape[0], self.weight.shape[1]
 
     def __call__(self, vectors: Tensor) -> Tensor:
@@ -65,7 +64,6 @@ class KernelMap:
 
     @property
     def dimensions(self) -> tuple[int, int]:
-        """d and k."""
         return self.center.shape[0], self.offset.shape[0]
 
     def __call__(self, vectors: Tensor) -> Tensor:
@@ -140,7 +138,6 @@ class RidgePath:
         return left_out
 
     def weight(self, penalty: float) -> Tensor:
-        """The coefficients, (p, k)."""
         factors = self.squares.sqrt() / (self.squares + penalty)
         weight: Tensor = self.right @ (factors[:, None] * self.shares)
         return weight
@@ -215,13 +212,6 @@ class LeaveOneOut(Aligner):
     - **A Gaussian kernel**: wide, it is a linear ridge regression; the narrower it is, the less linear is the map.
     - **Scaled**: a regression shrinks what it is unsure of, so its results lie too close to their mean and are decoded
       to the commonest texts. One factor gives them the variance of the public vectors.
-
-    Args:
-        whitening: Powers to choose from: 0 leaves the victim's vectors as they are, 1 gives all directions equal
-            variance.
-        widths: Factors to choose from, on the squared distance of vectors with mean squared norm 1.
-        anchors: Pairs, the first ones, whose kernel spans the map (Nystrom); all pairs are fitted.
-        scale: Power of the factor: 0 leaves the regression's result, 1 gives the variance of the public vectors.
     """
 
     def __init__(

@@ -41,14 +41,8 @@ HELD_OUT = "held_out.npy"  # among the artifacts: the known texts as they enter 
 class TEIA(Paired):
     """A decoder of the victim's vectors, trained with a surrogate of the victim's embedder.
 
-    Args:
-        surrogate: Head and discriminator.
-        optimizer: Optimiser settings, of decoder, head and discriminator.
-        public_batch: Public texts in a training step, beside the known ones of the batch.
-        known_share: Known texts that the decoder reads in a step, as a share of ``public_batch``; at most the whole
-            batch of the data module.
-        known_part: The same as a share of all known texts: few texts, read too often, are learnt by heart.
-        source_run, cache_dir, public, refine: See Paired; the run's training text is the attacker's public text.
+    ``known_part`` bounds how many known texts the decoder reads in a step: few texts, read too often, are learnt by
+    heart.
     """
 
     trainable = True
@@ -168,11 +162,6 @@ class Surrogate(nn.Module):
 
     Both have one hidden layer, as the authors' have. The head's result is added to that of the closed-form map, and is
     0 at first.
-
-    Args:
-        pivot_weight: Of the distance from the victim's vectors of the known texts.
-        adversarial_weight: Of the discriminator's judgement.
-        discriminator: Hidden units of the discriminator.
     """
 
     def __init__(

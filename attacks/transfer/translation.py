@@ -46,16 +46,7 @@ class Translation:
 
 
 class Translator:
-    """Finds the map; all random numbers come from ``seed``.
-
-    Args:
-        components: Principal components in which the first steps are made.
-        axes: At most so many axes of greatest skewness are matched; matchings vary from 16 to as many.
-        matchings: Matchings of axes, each of other samples; 0: guesses by moments alone.
-        power: Vectors are scaled by their covariance to the power of -power/2: 0 leaves distances as they are, 1 gives
-            all directions equal variance.
-        seed: Of samples, axes and their matchings.
-    """
+    """Finds the map; all random numbers come from ``seed``."""
 
     def __init__(
         self,

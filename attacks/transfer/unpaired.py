@@ -34,13 +34,7 @@ FEWEST = 1000  # vectors of a set: with fewer, no map was found in our measureme
 
 
 class Unpaired(Aligned):
-    """A trained decoder behind a map that is fitted to unpaired vectors.
-
-    Args:
-        translator: How the map is fitted.
-        vectors: At most so many vectors of each set are compared.
-        source_run, cache_dir, refine: See Aligned.
-    """
+    """A trained decoder behind a map that is fitted to unpaired vectors."""
 
     def __init__(
         self,
@@ -53,21 +47,14 @@ class Unpaired(Aligned):
         super().__init__(source_run, cache_dir, refine)
         self.translator, self.vectors = translator, vectors
 
-    def prepare_data(self) -> None:
-        """Check before anything is embedded that there is a decoder, and that all vectors are of one space."""
-        if not self.from_checkpoint:
-            defended = not isinstance(self.data.defense, Identity)
-            if defended and not self.data.adaptive:
-                raise InputError(
-                    "defense.adaptive=false: attack=unpaired compares vectors as they lie in the store, and the "
-                    "training vectors would be undefended; set defense.adaptive=true"
-                )
-            if self.is_own(self.source()) and not defended:
-                rank_zero_warn(
-                    f"{KEY}={self.source_run}: its encoder is the victim's embedder itself, so there is nothing to "
-                    "translate"
-                )
-        super().prepare_data()
+    def check_inputs(self) -> None:
+        defended = not isinstance(self.data.defense, Identity)
+        if defended and not self.data.adaptive:
+            raise InputError(
+                "defense.adaptive=false: attack=unpaired compares vectors as they lie in the store, and the training "
+                "vectors would be undefended; set defense.adaptive=true"
+            )
+        self.check_other_space(self.source(), rotated=defended)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Fit the map, unless an interrupted run has fitted it to the same vectors; copy the decoder's run."""
@@ -101,5 +88,4 @@ class Unpaired(Aligned):
                 rank_zero_warn(f"{what} are {count}; with fewer than {FEWEST:,} a map is rarely found")
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        """Translate and decode; asks the victim's embedder for nothing."""
         return self.decode(targets, torch.nn.functional.normalize(self._maps[START](targets.vectors), dim=-1))

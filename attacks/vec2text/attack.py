@@ -31,15 +31,7 @@ CORRECTOR, INVERTER = "corrector", "inverter"
 
 
 class Vec2Text(IterativeAttack):
-    """The whole attack; its run keeps copies of the runs that it is made of.
-
-    Args:
-        corrector_run: A finished run of attack=vec2text_corrector; or else ``pretrained``.
-        inverter_run: A finished run whose texts are the first hypotheses; None: those of the corrector's own inverter.
-        pretrained: A released checkpoint, by folder or name on the hub (docs/vec2text.md).
-        revision: Branch, tag or commit of that name.
-        iterative: See IterativeAttack.
-    """
+    """The whole attack; its run keeps copies of the runs that it is made of."""
 
     trainable = False
 
@@ -59,23 +51,14 @@ class Vec2Text(IterativeAttack):
         self.runs = {} if corrector_run is None else {CORRECTOR: Path(corrector_run)}
         if inverter_run is not None:
             self.runs[INVERTER] = Path(inverter_run)
-        self._held: dict[str, Attack] = {}
+        self._frozen: dict[str, Attack] = {}
 
-    def prepare_data(self) -> None:
-        """Check before anything is embedded that the runs, or the released weights, fit the embedder."""
-        if not self.from_checkpoint:
-            self._check()
+    def check_inputs(self) -> None:
         self._load_published()
-        super().prepare_data()
-
-    def _check(self) -> None:
-        assert self.oracle is not None
         for name, run in self.runs.items():
+            self.check_run(run, f"attack.{name}_run")
             if name == CORRECTOR:
-                check_corrector(run, f"attack.{name}_run", self.oracle)
-            else:
-                source = self.oracle.source
-                check_embedder(run, f"attack.{name}_run", source.fingerprint, source.dimension)
+                check_corrector(run, f"attack.{name}_run")
 
     def _load_published(self) -> None:
         if self.pretrained is not None and not self._published:
@@ -84,8 +67,7 @@ class Vec2Text(IterativeAttack):
                 check_space(self._published[0], self.oracle.source)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Copy the runs."""
-        self._check()
+        self.check_inputs()
         for name, run in self.runs.items():
             keep(run, artifacts / name)
 
@@ -103,36 +85,31 @@ class Vec2Text(IterativeAttack):
                 )
 
     def build(self, dimension: int) -> None:
-        """Read corrector and inverter."""
         self._load_published()
-        self._held = {name: attack_of(self.artifacts / name, dimension) for name in self.runs}
+        self._frozen = {name: attack_of(self.artifacts / name, dimension) for name in self.runs}
 
     def all_weights(self) -> dict[str, Tensor]:
-        """Include the weights of inverter and corrector."""
-        parts = [(name, attack.all_weights()) for name, attack in self._held.items()]
+        parts = [(name, attack.all_weights()) for name, attack in self._frozen.items()]
         parts += [("pretrained", published.state_dict()) for published in self._published]
         held = {f"{part}.{name}": tensor for part, weights in parts for name, tensor in weights.items()}
         return super().all_weights() | held
 
     @property
     def corrector(self) -> Corrector:
-        """The corrector, on the attack's device."""
-        corrector = self._held[CORRECTOR].to(self.device)
+        corrector = self._frozen[CORRECTOR].to(self.device)
         assert isinstance(corrector, Corrector)
         return corrector
 
     @property
     def rewriter(self) -> NetworkRewriter:
-        """That of the corrector."""
         return self._published[0].to(self.device).rewriter if self._published else self.corrector.rewriter
 
     def guess(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Proposal]:
-        """The inverter's text."""
-        if INVERTER not in self._held:
+        if INVERTER not in self._frozen:
             if self._published:
                 return self._published[0].to(self.device).guess(targets.vectors)
             return self.corrector.guess(targets, oracle)
-        found = self._held[INVERTER].to(self.device).invert(targets, oracle)
+        found = self._frozen[INVERTER].to(self.device).invert(targets, oracle)
         return self.rewriter.read([prediction.candidates[0] for prediction in found])
 
 
@@ -141,12 +118,7 @@ COPY, SOURCE = "corrector", "source.json"  # among the artifacts
 
 
 class Correction(Refiner):
-    """Rewrites the best candidate of each target; the others stand behind it.
-
-    Args:
-        corrector_run: A finished run of attack=vec2text_corrector on the same embedder.
-        search: How corrections are searched.
-    """
+    """Rewrites the best candidate of each target; the others stand behind it."""
 
     def __init__(self, corrector_run: str, search: CorrectionSearch) -> None:
         self.corrector_run, self.search = Path(corrector_run), search
@@ -157,10 +129,10 @@ class Correction(Refiner):
         super().check(dimension, oracle)
         assert oracle is not None
         if self.corrector_run.is_dir():  # else the attack's run has a copy, or ``prepare`` says what is missing
-            check_corrector(self.corrector_run, KEY, oracle)
+            check_embedder(self.corrector_run, KEY, oracle.source.fingerprint, oracle.source.dimension)
+            check_corrector(self.corrector_run, KEY)
 
     def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
-        """Copy the run."""
         keep(self.corrector_run, artifacts / COPY)
         write_json(artifacts / SOURCE, self._source)
 
@@ -169,13 +141,11 @@ class Correction(Refiner):
         return (artifacts / SOURCE).is_file() and read_json(artifacts / SOURCE) == self._source
 
     def load(self, artifacts: Path, dimension: int) -> None:
-        """Read the corrector."""
         corrector = attack_of(artifacts / COPY, dimension)
         assert isinstance(corrector, Corrector)
         corrector.search, self._corrector = self.search, corrector
 
     def all_weights(self) -> dict[str, Tensor]:
-        """The corrector's."""
         return {} if self._corrector is None else self._corrector.all_weights()
 
     def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
@@ -189,9 +159,8 @@ class Correction(Refiner):
         ]
 
 
-def check_corrector(run: Path, key: str, oracle: CachedEmbedder) -> None:
+def check_corrector(run: Path, key: str) -> None:
     """Whether ``run`` is that of a corrector on the same embedder; ``key`` names it in messages."""
-    check_embedder(run, key, oracle.source.fingerprint, oracle.source.dimension)
     if not issubclass(kind := class_of(run), Corrector):
         raise InputError(
             f"{key}={run}: a run of attack=vec2text_corrector is wanted, and that is one of {kind.__name__}"

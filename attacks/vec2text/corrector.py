@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,16 +34,17 @@ from unembed.attacks.vec2text.hypothesis_plan import (
     matched_noise,
     write_hypotheses,
 )
-from unembed.attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, without_ignored
+from unembed.attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter
 from unembed.attacks.vec2text.search import IterativeAttack, Proposal
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
 from unembed.core.examples import Split
+from unembed.datamodules.arrow_examples import IGNORED
 from unembed.datamodules.hypotheses import Hypotheses, HypothesisMixture, HypothesisStore, texts_key
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.vectors import cosine_rows
 from unembed.runs import layout
-from unembed.runs.stored_attack import attack_of, check_embedder, identity, keep, weights_key
+from unembed.runs.stored_attack import attack_of, identity, keep, weights_key
 
 INVERTER = "inverter"  # the copy, among the artifacts
 STATISTICS = "hypotheses.json"
@@ -52,19 +54,7 @@ MATCHED = 500  # texts that the noise is matched on
 
 
 class Corrector(IterativeAttack):
-    """A corrector beside its inverter.
-
-    Args:
-        inverter_run: The finished run of an encoder-decoder inverter on the same embedder.
-        layout: Of the network.
-        hypotheses: What it learns from.
-        optimizer: Optimiser settings.
-        start_from_inverter: Begin with the weights of the inverter's encoder-decoder, and with its projection of
-            vectors where that is an MLP to as many; otherwise with random ones.
-        label_smoothing: See GenerativeAttack.
-        max_new_tokens: Longest text that is written, its end token included.
-        iterative: See IterativeAttack; its search is of inverting.
-    """
+    """A corrector beside its inverter."""
 
     def __init__(
         self,
@@ -82,27 +72,17 @@ class Corrector(IterativeAttack):
         self.optimizer_settings, self.start_from_inverter = optimizer, start_from_inverter
         self.label_smoothing, self.max_new_tokens = label_smoothing, max_new_tokens
         self.tokenizer: Any = None
-        self._held: list[GenerativeAttack] = []  # no submodule: it is neither trained nor in the checkpoint
+        self._frozen: list[GenerativeAttack] = []  # no submodule: it is neither trained nor in the checkpoint
         self._mixtures: dict[Split, HypothesisMixture] = {}
         self._later: list[str] = []  # folders of the sets that this corrector wrote itself
 
     # -- before training ------------------------------------------------------------------------------------------
 
-    def prepare_data(self) -> None:
-        """Check before anything is embedded that embedder, inverter and defense fit together."""
-        if not self.from_checkpoint:
-            self._check()
-            self._answers()
-            self._check_optimizer(self._read_inverter(self.inverter_run, self.data.dimension))
-        super().prepare_data()
-
-    def _check(self) -> None:
-        assert self.oracle is not None
-        source = self.oracle.source
-        check_embedder(self.inverter_run, "attack.inverter_run", source.fingerprint, source.dimension)
-
-    def _check_optimizer(self, inverter: GenerativeAttack) -> None:
-        backbone = inverter.backbone
+    def check_inputs(self) -> None:
+        """Check that embedder, inverter and defense fit together."""
+        self.check_run(self.inverter_run, "attack.inverter_run")
+        self._hypothesis_embedder()
+        backbone = self._read_inverter(self.inverter_run, self.data.dimension).backbone
         pretrained = isinstance(backbone, Pretrained) and not backbone.random_weights
         if pretrained and isinstance(self.optimizer_settings, MuonAdamW):
             rank_zero_warn(
@@ -111,22 +91,19 @@ class Corrector(IterativeAttack):
             )
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Copy the inverter's run."""
-        self._check()
+        self.check_run(self.inverter_run, "attack.inverter_run")
         keep(self.inverter_run, artifacts / INVERTER)
 
     def load(self, artifacts: Path) -> None:
-        """The tokenizer is the inverter's."""
         try:
             self.tokenizer = load_tokenizer(artifacts / INVERTER / layout.ARTIFACTS)
         except OSError as error:
             raise InputError(f"attack.inverter_run={self.inverter_run}: {_WANTED}; it has no tokenizer") from error
 
     def build(self, dimension: int) -> None:
-        """Read the inverter, and make the network from its encoder-decoder."""
         inverter = self._read_inverter(self.artifacts / INVERTER, dimension)
         assert isinstance(inverter.decoder, EncoderDecoder)
-        self._held = [inverter.requires_grad_(False)]
+        self._frozen = [inverter.requires_grad_(False)]
         if self.start_from_inverter:
             model = copy.deepcopy(inverter.decoder.model).requires_grad_(True)
         else:
@@ -146,32 +123,26 @@ class Corrector(IterativeAttack):
 
     @property
     def inverter(self) -> GenerativeAttack:
-        """The copy of the inverter, where this attack's weights are."""
-        return self._held[0].to(self.device)
+        return self._frozen[0].to(self.device)
 
     def all_weights(self) -> dict[str, Tensor]:
-        """The network's weights and the inverter's."""
         return super().all_weights() | {f"{INVERTER}.{name}": one for name, one in self.inverter.all_weights().items()}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text and the end token, cut to what a correction can be."""
         return label_ids(self.tokens(texts), self.tokenizer.eos_token_id, self.max_new_tokens)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, uncut and without the end token."""
         return token_ids(self.tokenizer, texts)
 
     # -- hypotheses -----------------------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
-        """Before a fit, write missing hypotheses and embed them."""
         super().setup(stage)
         if stage == "fit":
             self.configure_model()
             self.to(self.trainer.strategy.root_device)
-            splits: tuple[Split, ...] = ("train", "valid")
-            for split in splits:
-                self._write_first(split)
+            self._write_first("train")
+            self._write_first("valid")
 
     def _write_first(self, split: Split) -> None:
         """The sets that the inverter writes; for validation texts only the published one."""
@@ -183,10 +154,10 @@ class Corrector(IterativeAttack):
         who = identity(self.artifacts / INVERTER), texts_key(examples.texts), weights_key({"vectors": sample})
         recipes = self.plan.recipes(self._matched_noise) if split == "train" else [Recipe()]
         for recipe in recipes:
-            folder = self.plan.folder(*who, recipe)
-            self._add(split, folder, recipe.name, lambda part, recipe=recipe: self._by_inverter(split, part, recipe))
+            write = partial(self._write_with_inverter, split, recipe)
+            self._add_hypotheses(split, self.plan.folder(*who, recipe), recipe.name, write)
 
-    def _answers(self) -> CachedEmbedder:
+    def _hypothesis_embedder(self) -> CachedEmbedder:
         """Embeds hypotheses of the training: a naive attacker never asked the defended service."""
         assert self.oracle is not None
         answers = self.oracle if self.data.adaptive else self.oracle.source
@@ -206,22 +177,22 @@ class Corrector(IterativeAttack):
         """Mean cosine of greedy hypotheses of some texts with their targets."""
         count = len(self.data.examples(split))
         sample = range(0, count, -(-count // MATCHED))
-        texts = self._by_inverter(split, sample, Recipe(noise=noise))
+        texts = self._write_with_inverter(split, Recipe(noise=noise), sample)
         targets = self.data.vectors(split, sample, epoch=0)
-        return float(cosine_rows(self._answers().embed(texts, "training"), targets).mean())
+        return float(cosine_rows(self._hypothesis_embedder().embed(texts, "training"), targets).mean())
 
-    def _by_inverter(self, split: Split, part: range, recipe: Recipe) -> list[str]:
+    def _write_with_inverter(self, split: Split, recipe: Recipe, part: range) -> list[str]:
         vectors = self.data.vectors(split, list(part), epoch=0 if split == "train" else None)
         return write_hypotheses(self.inverter, recipe, vectors, part, self.device)
 
-    def _add(self, split: Split, folder: Path, name: str, write: Any) -> None:
+    def _add_hypotheses(self, split: Split, folder: Path, name: str, write: Any) -> None:
         """Fill a set together with the other ranks, embed it, and mix it in."""
         trainer = self.trainer
         place = {"rank": trainer.global_rank, "world_size": trainer.world_size}
         store = HypothesisStore(folder, len(self.data.examples(split)))
         store.fill(write, **place, barrier=lambda: trainer.strategy.barrier("hypotheses"))
         texts = store.read()
-        embedder = self._answers()
+        embedder = self._hypothesis_embedder()
         embedder.fill(texts, "training", **place, barrier=lambda: trainer.strategy.barrier("embedded"))
         mixture = self._mixtures.setdefault(split, HypothesisMixture(embedder.dimension))
         mixture.sets.append(Hypotheses(texts, embedder, self._as_read))
@@ -255,15 +226,16 @@ class Corrector(IterativeAttack):
         due = int(training_progress(self.trainer) * (self.plan.later_rounds + 1))
         if len(self._later) >= min(due, self.plan.later_rounds):
             return
-        state = [tensor.float().sum().item() for tensor in self.network.state_dict().values()]
         first = self._mixtures["train"].sets[0]
-        folder = self.plan.folder("rewritten", state, texts_key(first.texts), len(self._later))
+        weights = weights_key(self.network.state_dict())
+        folder = self.plan.folder("rewritten", weights, texts_key(first.texts), len(self._later))
         self.network.eval()
-        self._add("train", folder, f"rewritten {len(self._later) + 1}", lambda part: self._by_itself(part, first))
+        write = partial(self._write_with_self, first)
+        self._add_hypotheses("train", folder, f"rewritten {len(self._later) + 1}", write)
         self.network.train()
         self._later.append(folder.name)
 
-    def _by_itself(self, part: range, first: Hypotheses) -> list[str]:
+    def _write_with_self(self, first: Hypotheses, part: range) -> list[str]:
         texts: list[str] = []
         rewriter = self.rewriter
         for begin in range(part.start, part.stop, self.search.rows):
@@ -278,16 +250,14 @@ class Corrector(IterativeAttack):
         return texts
 
     def on_train_start(self) -> None:
-        """Restore the hypothesis sets of the checkpoint."""
         super().on_train_start()
         for number, name in enumerate(self._later):
             folder = self.plan.directory / name
             if not folder.is_dir():
                 raise InputError(f"{folder}: the checkpoint was trained on these hypotheses, and they are gone")
-            self._add("train", folder, f"rewritten {number + 1}", lambda part: [])
+            self._add_hypotheses("train", folder, f"rewritten {number + 1}", lambda part: [])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the names of the sets that this corrector wrote."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["rewritten"] = self._later
 
@@ -303,11 +273,10 @@ class Corrector(IterativeAttack):
     def batch_loss(self, batch: dict[str, Tensor]) -> Tensor:
         """The loss of one step with a sampled hypothesis per example; label smoothing in training only."""
         ids, vectors = self._mixtures["train" if self.training else "valid"].sample(batch["index"])
-        pad = self.network.model.config.pad_token_id
         return self.network.loss(
             batch["vectors"],
             vectors.to(batch["vectors"]),
-            without_ignored(ids.to(batch["labels"].device), pad),
+            ids.masked_fill(ids == IGNORED, self.network.model.config.pad_token_id).to(batch["labels"].device),
             batch["labels"],
             self.label_smoothing if self.training else 0.0,
         )
@@ -317,7 +286,6 @@ class Corrector(IterativeAttack):
 
     @property
     def rewriter(self) -> NetworkRewriter:
-        """The network with its tokenizer."""
         return NetworkRewriter(self.network, self.tokenizer, self.max_new_tokens)
 
     def guess(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Proposal]:

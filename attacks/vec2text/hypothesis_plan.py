@@ -43,12 +43,10 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """For people."""
         parts = ["greedy" if self.temperature is None else f"sampled at {self.temperature:g}"]
         return ", ".join(parts + ([f"noise {self.noise:g}"] if self.noise else []))
 
     def decoding(self, max_new_tokens: int) -> Decoding:
-        """Greedy search, or sampling."""
         if self.temperature is None:
             return BeamSearch(beams=1, max_new_tokens=max_new_tokens)
         return NucleusSampling(p=1.0, temperature=self.temperature, max_new_tokens=max_new_tokens, seed=self.seed)
@@ -66,19 +64,7 @@ class Recipe:
 
 
 class HypothesisPlan:
-    """The sets of hypotheses; each training example samples one of its hypotheses in every epoch.
-
-    Args:
-        directory: Cache of hypotheses, shared by correctors.
-        noise: A greedy set for each entry: noise on the vector that the inverter reads, as a share of its norm.
-            ``matched`` is the noise with which hypotheses of training texts are as close to their targets as those of
-            validation texts are without any.
-        sampled: Number of sets sampled from the inverter.
-        temperature: Sampling temperature.
-        later_rounds: Sets that the corrector itself writes while it is trained, at equal distances of time: the
-            rewriting of the first set.
-        seed: Of noise and sampling.
-    """
+    """The sets of hypotheses; each training example samples one of its hypotheses in every epoch."""
 
     def __init__(
         self,

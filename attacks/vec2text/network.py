@@ -19,26 +19,19 @@ from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from unembed.attacks.parts.backbones import token_ids
-from unembed.attacks.parts.decoders import cross_entropy, start_decoder, step_decoder
+from unembed.attacks.parts.backbones import decoded_text, token_ids
+from unembed.attacks.parts.decoders import EncoderDecoder, cross_entropy
 from unembed.attacks.parts.decoding import BeamSearch
 from unembed.attacks.parts.prefix import Prefix
 from unembed.attacks.vec2text.search import Proposal
-from unembed.datamodules.arrow_examples import IGNORED
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Architecture options in which released correctors differ.
 
-    Attributes:
-        vectors: Vectors that each transform makes.
-        shared: One transform for target, hypothesis and difference, as in the oldest files.
-        layer_norm: A layer norm over the encoder's whole input.
-        feedback: False is the ablation of figure 3: the hypothesis's vector is replaced by the target's.
-        normalize: Scale target and hypothesis vectors to norm sqrt(d), their difference by the same factor: a
-            coordinate is of size 1 then, as small models from random weights want it. Released weights read vectors as
-            they are.
+    With ``normalize``, vectors are scaled to norm sqrt(d), and their difference by the same factor: a coordinate is of
+    size 1, as small models from random weights want it. Released weights read vectors as they are.
     """
 
     vectors: PositiveInt = 16
@@ -49,13 +42,7 @@ class Layout:
 
 
 class CorrectorNetwork(nn.Module):
-    """Transforms, layer norm and the encoder-decoder.
-
-    Args:
-        model: A transformers encoder-decoder with a language-modelling head.
-        dimension: Dimension d of the vectors.
-        layout: See :class:`Layout`.
-    """
+    """Transforms, layer norm and ``model``, a transformers encoder-decoder with a language-modelling head."""
 
     def __init__(self, model: Any, dimension: int, layout: Layout) -> None:
         super().__init__()
@@ -75,14 +62,10 @@ class CorrectorNetwork(nn.Module):
     def read_vectors_as(self, prefix: Prefix) -> None:
         """Begin with an inverter's projection of vectors, for target and hypothesis; warn where its layout is another
         one, so that they begin with random weights."""
-        pairs = {
-            "vectors": (self.layout.vectors, prefix.vectors),
-            "normalize": (self.layout.normalize, prefix.normalize),
-        }
         differences = [
             f"attack.layout.{key}={ours} and the inverter's attack.prefix.{key}={theirs}"
-            for key, (ours, theirs) in pairs.items()
-            if ours != theirs
+            for key in ("vectors", "normalize")
+            if (ours := getattr(self.layout, key)) != (theirs := getattr(prefix, key))
         ] + ([f"the inverter's attack.prefix.kind={prefix.kind}"] if prefix.kind != "mlp" else [])
         if differences:
             rank_zero_warn(
@@ -145,20 +128,10 @@ class CorrectorNetwork(nn.Module):
 
 
 class NetworkRewriter:
-    """A corrector network with its tokenizer, as the search sees it (``search.Rewriter``).
+    """A corrector network in eval mode with its tokenizer, as the search sees it (``search.Rewriter``)."""
 
-    Args:
-        network: In eval mode.
-        tokenizer: Whose ids the network reads and writes.
-        max_new_tokens: Longest text that is written, its end token included.
-        length_penalty: Of beam search.
-    """
-
-    def __init__(
-        self, network: CorrectorNetwork, tokenizer: Any, max_new_tokens: int, length_penalty: float = 1.0
-    ) -> None:
-        self.network, self.tokenizer = network, tokenizer
-        self.max_new_tokens, self.length_penalty = max_new_tokens, length_penalty
+    def __init__(self, network: CorrectorNetwork, tokenizer: Any, max_new_tokens: int) -> None:
+        self.network, self.tokenizer, self.max_new_tokens = network, tokenizer, max_new_tokens
 
     @torch.no_grad()
     def project(self, targets: Tensor) -> Tensor:
@@ -173,14 +146,13 @@ class NetworkRewriter:
         ids = padded([one.ids for one in hypotheses], config.pad_token_id).to(targets.device)
         inputs, mask = self.network.encoder_input(projected, targets, vectors, ids)
         decoder = _MaskedDecoder(self.network.model, mask)
-        search = BeamSearch(beams, self.max_new_tokens, self.length_penalty, candidates=beams)
+        search = BeamSearch(beams, self.max_new_tokens, candidates=beams)
         written = search(decoder, inputs, eos=config.eos_token_id, index=torch.arange(len(inputs)))
         return [[self.proposal(row) for row in rows] for rows in written]
 
     def proposal(self, ids: Sequence[int]) -> Proposal:
         """The text of decoded ids, and the ids as the encoder reads them."""
-        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
-        return Proposal(text, as_read(ids, self.network.model.config, self.max_new_tokens))
+        return Proposal(decoded_text(self.tokenizer, ids), as_read(ids, self.network.model.config, self.max_new_tokens))
 
     def read(self, texts: Sequence[str]) -> list[Proposal]:
         """Texts of another attack as hypotheses: with the ids that this one would have written."""
@@ -195,28 +167,18 @@ def as_read(ids: Sequence[int], config: Any, longest: int) -> tuple[int, ...]:
     return (config.decoder_start_token_id, *ids[:longest], *end)
 
 
-class _MaskedDecoder:
-    """The network's model as ``decoding.Decoder``, for inputs whose hypotheses differ in length."""
+class _MaskedDecoder(EncoderDecoder):
+    """For inputs whose hypotheses differ in length."""
 
     def __init__(self, model: Any, mask: Tensor) -> None:
-        self.model, self.mask = model, mask
+        super().__init__(model)
+        self.mask = mask
 
-    def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
-        return start_decoder(self.model, prefix, self.mask)
-
-    def step(self, tokens: Tensor, state: Any) -> Tensor:
-        return step_decoder(self.model, tokens, state)
-
-    def select(self, rows: Tensor, state: Any) -> None:
-        state.select(rows)
+    def start(self, prefix: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        return super().start(prefix, self.mask)
 
 
 def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
     """Rows of ids as (n, longest), filled up to the right with ``value``."""
     length = max(map(len, rows), default=0)
     return torch.tensor([[*row, *[value] * (length - len(row))] for row in rows], dtype=torch.long)
-
-
-def without_ignored(ids: Tensor, value: int) -> Tensor:
-    """Ids padded with -100, as the data module pads, padded with ``value`` instead."""
-    return ids.masked_fill(ids == IGNORED, value)

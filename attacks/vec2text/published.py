@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unembed.attacks.parts.backbones import untied
+from unembed.attacks.parts.backbones import decoded_text, untied
 from unembed.attacks.parts.decoders import EncoderDecoder
 from unembed.attacks.parts.decoding import BeamSearch
 from unembed.attacks.parts.prefix import Prefix
@@ -60,6 +60,8 @@ class Published(nn.Module):
     """
 
     def __init__(self, name: str, inverter: ReleasedFiles, corrector: ReleasedFiles | None) -> None:
+        from transformers import AutoTokenizer
+
         super().__init__()
         self.name = name
         self.embedder_weights = {
@@ -69,9 +71,12 @@ class Published(nn.Module):
         self.embedder = str(config.get("embedder_model_api") or config.get("embedder_model_name"))
         self.max_new_tokens = int(config["max_seq_length"]) - 1
         self.dimension = _dimension(inverter, "embedding_transform.0.weight")
-        self.tokenizer = _tokenizer(inverter)
-        head = _Inverter(inverter, self.dimension)
-        self.prefix, self.inverter = head.prefix, EncoderDecoder(head.model)
+        self.tokenizer = AutoTokenizer.from_pretrained(_language_model_folder(inverter), trust_remote_code=False)
+        model, tied = _language_model(inverter)
+        self.prefix = Prefix(vectors=int(config["num_repeat_tokens"]), kind="mlp", normalize=False)
+        self.prefix.build(self.dimension, int(model.config.d_model))
+        fill(nn.ModuleDict({"prefix": self.prefix, "model": model}), inverter, _INVERTER, tied=tied)
+        self.inverter = EncoderDecoder(model)
         self.corrector = None if corrector is None else _corrector(corrector, self.dimension)
         self.eval().requires_grad_(False)
 
@@ -88,33 +93,13 @@ class Published(nn.Module):
         config = self.inverter.model.config
         greedy = BeamSearch(beams=1, max_new_tokens=self.max_new_tokens)
         index = torch.arange(len(vectors))
-        found = greedy(self.inverter, self.prefix(vectors), eos=config.eos_token_id, index=index)
-        return [self._proposal(rows[0]) for rows in found]
-
-    def _proposal(self, ids: list[int]) -> Proposal:
-        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
-        return Proposal(text, as_read(ids, self.inverter.model.config, self.max_new_tokens))
+        rows = [row[0] for row in greedy(self.inverter, self.prefix(vectors), eos=config.eos_token_id, index=index)]
+        return [Proposal(decoded_text(self.tokenizer, ids), as_read(ids, config, self.max_new_tokens)) for ids in rows]
 
 
 def load_published(name: str, revision: str | None = None) -> Published:
-    """Load a released inverter and corrector.
-
-    Args:
-        name: Of either, on the hub or as a folder; or a folder with ``inverter`` and ``corrector`` in it.
-        revision: Branch, tag or commit on the hub.
-    """
+    """Load a released inverter and corrector (see find_pair)."""
     return Published(name, *find_pair(name, revision))
-
-
-class _Inverter(nn.Module):
-    """Prefix and language model, to be filled."""
-
-    def __init__(self, files: ReleasedFiles, dimension: int) -> None:
-        super().__init__()
-        self.model, tied = _language_model(files)
-        self.prefix = Prefix(vectors=int(files.config["num_repeat_tokens"]), kind="mlp", normalize=False)
-        self.prefix.build(dimension, int(self.model.config.d_model))
-        fill(self, files, _INVERTER, tied=tied)
 
 
 def _corrector(files: ReleasedFiles, dimension: int) -> CorrectorNetwork:
@@ -178,12 +163,6 @@ def _language_model(files: ReleasedFiles) -> tuple[Any, bool]:
     config = T5Config(**values)
     model = T5ForConditionalGeneration._from_config(config, dtype=torch.float32, attn_implementation="eager")
     return (model if tied else untied(model)), tied
-
-
-def _tokenizer(files: ReleasedFiles) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(_language_model_folder(files), trust_remote_code=False)
 
 
 # Everyday English on five subjects; the released models were trained on questions and passages of the web.

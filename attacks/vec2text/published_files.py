@@ -9,6 +9,7 @@ and its corrector are two of them, whose names differ in their ending.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from unembed.runs.checkpoints import is_dense, load_tensors
 # How the names of an inverter and of its corrector end; the last pair is that of jxm/gtr__nq__32.
 ENDINGS = (("inverter", "corrector"), ("hypothesizer", "corrector"), ("inversion", "corrector"), ("", "__correct"))
 EMBEDDER = "embedder."  # how the names of the frozen embedder's weights begin
-_LOADED = ("model.safetensors", "pytorch_model.bin")
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # One matrix under three names; a file may hold any of them.
 _EMBEDDINGS = ("model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 _HEAD = "model.lm_head.weight"
@@ -31,14 +32,7 @@ _HEAD = "model.lm_head.weight"
 
 @dataclass(frozen=True, slots=True)
 class ReleasedFiles:
-    """One checkpoint on this machine.
-
-    Attributes:
-        name: As it was asked for.
-        folder: Where its files are.
-        config: Content of config.json.
-        weights: All tensors, under the names of the file.
-    """
+    """One checkpoint on this machine: its name, its folder, its config.json, its tensors by the names of the file."""
 
     name: str
     folder: Path
@@ -54,54 +48,44 @@ class ReleasedFiles:
 
 
 def find_pair(name: str, revision: str | None = None) -> tuple[ReleasedFiles, ReleasedFiles | None]:
-    """The inverter and the corrector that belong together, from the name of either.
+    """The inverter and the corrector that belong together, from the name of either; an inverter may have none.
 
     Args:
         name: A folder that holds config.json, or that holds the folders ``inverter`` and ``corrector``; or a name
             on the hub.
         revision: Branch, tag or commit of ``name`` on the hub; its counterpart is taken from its main branch.
-
-    Returns:
-        Inverter and corrector; None in place of the corrector where an inverter without one was named.
     """
     both = Path(name).expanduser()
     if (both / "inverter").is_dir() and (both / "corrector").is_dir():
-        return _read(str(both / "inverter"), None), _read(str(both / "corrector"), None)
-    found = _read(name, revision)
-    if not found.is_corrector:
-        return found, _counterpart(name, wanted=1)
-    inverter = found.config.get("corrector_model_from_pretrained")
-    other = _read(str(inverter), None) if inverter else _counterpart(name, wanted=0)
-    if other is None:
+        return _read(str(both / "inverter")), _read(str(both / "corrector"))
+    files = _read(name, revision)
+    if not files.is_corrector:
+        return files, _counterpart(name, wanted=1)
+    named = files.config.get("corrector_model_from_pretrained")
+    inverter = _read(str(named)) if named else _counterpart(name, wanted=0)
+    if inverter is None:
         raise InputError(
             f"attack.pretrained={name} is a corrector, and its inverter is nowhere to be found: put both into one "
             "folder, as <folder>/inverter and <folder>/corrector, and give attack.pretrained=<folder>"
         )
-    return other, found
+    return inverter, files
 
 
 def _counterpart(name: str, wanted: int) -> ReleasedFiles | None:
     """The other of the pair by its name: ``wanted`` 0 is the inverter, 1 the corrector; None where there is none."""
     stem = name.rstrip("/")
-    failed: InputError | None = None
     for ending in ENDINGS:
-        if stem.endswith(ending[1 - wanted]):
-            other = stem.removesuffix(ending[1 - wanted]) + ending[wanted]
-            if other == stem or (Path(stem).is_dir() and not Path(other).is_dir()):
-                continue
-            try:
-                read = _read(other, None)
-            except InputError as error:
-                failed = error
-                continue
-            if read.is_corrector == bool(wanted):
-                return read
-    if failed is not None and wanted == 0:
-        raise failed
+        other = stem.removesuffix(ending[1 - wanted]) + ending[wanted]
+        is_pair = stem.endswith(ending[1 - wanted]) and other != stem
+        if is_pair and (Path(other).is_dir() or not Path(stem).is_dir()):
+            with suppress(InputError):
+                files = _read(other)
+                if files.is_corrector == bool(wanted):
+                    return files
     return None
 
 
-def _read(name: str, revision: str | None) -> ReleasedFiles:
+def _read(name: str, revision: str | None = None) -> ReleasedFiles:
     folder = find(name, revision, "checkpoint", weights=True)
     config = read_json(folder / "config.json")
     if not isinstance(config, dict) or "model_name_or_path" not in config:
@@ -109,12 +93,17 @@ def _read(name: str, revision: str | None) -> ReleasedFiles:
             f"attack.pretrained={name}: {folder / 'config.json'} is missing or names no model_name_or_path: not a "
             "released inverter or corrector of Vec2Text"
         )
-    return ReleasedFiles(name, folder, config, _weights(name, folder))
+    for file in _WEIGHTS:
+        parts = parts_of(folder / f"{file}.index.json") or [file]
+        if all((folder / part).is_file() for part in parts):
+            weights = {key: tensor for part in parts for key, tensor in _tensors(folder / part).items()}
+            return ReleasedFiles(name, folder, config, weights)
+    raise InputError(f"attack.pretrained={name}: {folder} holds neither {_WEIGHTS[0]} nor {_WEIGHTS[1]}")
 
 
 def find(name: str, revision: str | None, what: str, *, weights: bool) -> Path:
     """The folder of a checkpoint or language model; from the hub's cache or the hub where there is no such folder."""
-    for file in _LOADED if weights else ():
+    for file in _WEIGHTS if weights else ():
         parts_of(Path(name).expanduser() / f"{file}.index.json")  # else a broken one would read as a missing folder
     try:
         files = locate(name, revision)
@@ -128,14 +117,6 @@ def find(name: str, revision: str | None, what: str, *, weights: bool) -> Path:
             f"its files, it is not in the hub's cache {HF_HUB_CACHE}, and the hub does not have it or cannot be "
             f"reached. `hf download {name}` fetches it on a machine with a connection; a copy of its folder works too"
         ) from error
-
-
-def _weights(name: str, folder: Path) -> dict[str, Tensor]:
-    for file in _LOADED:
-        parts = parts_of(folder / f"{file}.index.json") or [file]
-        if all((folder / part).is_file() for part in parts):
-            return {key: tensor for part in parts for key, tensor in _tensors(folder / part).items()}
-    raise InputError(f"attack.pretrained={name}: {folder} holds neither {_LOADED[0]} nor {_LOADED[1]}")
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
@@ -154,7 +135,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 
 def fill(module: nn.Module, files: ReleasedFiles, names: Mapping[str, str], *, tied: bool) -> None:
-    """Copy released weights into a module.
+    """Copy released weights into a module; all missing, unknown and misshapen ones are named together.
 
     Args:
         module: Holds the encoder-decoder as ``model``.
@@ -163,45 +144,23 @@ def fill(module: nn.Module, files: ReleasedFiles, names: Mapping[str, str], *, t
         tied: Whether the language model's head is its input embedding, whatever the file has under its name.
     """
     given: dict[str, Tensor] = {}
-    original: dict[str, str] = {}
-    unknown: list[str] = []
     for key, tensor in files.weights.items():
-        if key.startswith(EMBEDDER):
-            continue
-        renamed = next((new + key.removeprefix(old) for old, new in names.items() if key.startswith(old)), None)
-        if renamed is None:
-            unknown.append(key)
-        else:
-            given[renamed], original[renamed] = tensor, key
-    if tied:
-        given = {name: tensor for name, tensor in given.items() if name != _HEAD}
-    for alias in _EMBEDDINGS[1:]:
-        if alias in given:
-            given.setdefault(_EMBEDDINGS[0], given.pop(alias))
-            original.setdefault(_EMBEDDINGS[0], original[alias])
+        name = next((new + key.removeprefix(old) for old, new in names.items() if key.startswith(old)), key)
+        if not key.startswith(EMBEDDER) and not (tied and name == _HEAD):
+            given[_EMBEDDINGS[0] if name in _EMBEDDINGS else name] = tensor
     wanted = dict(module.named_parameters())  # a matrix under two names is listed once, under the first
-    back: dict[str, str] = {}
-    for old, new in names.items():
-        back.setdefault(new, old)
-
-    def in_file(name: str) -> str:
-        begins = next(new for new in back if name.startswith(new))
-        return original.get(name, back[begins] + name.removeprefix(begins))
-
-    unknown += [in_file(name) for name in given.keys() - wanted.keys()]
-    missing = [in_file(name) for name in wanted.keys() - given.keys()]
-    other = [
-        f"{in_file(name)} is {tuple(given[name].shape)} instead of {tuple(wanted[name].shape)}"
-        for name in given.keys() & wanted.keys()
-        if given[name].shape != wanted[name].shape
-    ]
-    faults = [
-        f"{what}: {', '.join(sorted(listed))}"
-        for what, listed in (("missing", missing), ("unknown", unknown), ("of another shape", other))
-        if listed
-    ]
-    if faults:
-        raise InputError(f"attack.pretrained={files.name}: weights that do not fit the model; {'; '.join(faults)}")
+    faults = {
+        "missing": wanted.keys() - given.keys(),
+        "unknown": given.keys() - wanted.keys(),
+        "of another shape": {
+            f"{name} is {tuple(given[name].shape)} instead of {tuple(wanted[name].shape)}"
+            for name in given.keys() & wanted.keys()
+            if given[name].shape != wanted[name].shape
+        },
+    }
+    if any(faults.values()):
+        listed = "; ".join(f"{what}: {', '.join(sorted(found))}" for what, found in faults.items() if found)
+        raise InputError(f"attack.pretrained={files.name}: weights that do not fit the model; {listed}")
     with torch.no_grad():
         for name, parameter in wanted.items():
             parameter.copy_(given[name])

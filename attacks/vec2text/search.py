@@ -101,18 +101,15 @@ class _Target:
 class CorrectionSearch:
     """Greedy correction (one beam) or sequence beam search.
 
-    Args:
-        steps: Correction steps; 0 returns the initial hypothesis.
-        beams: Width b: hypotheses that are rewritten for a target in a round, and rewritings of each.
-        tolerance: A target is solved when the cosine reaches 1 - tolerance. Rounding leaves some 1e-6 between the
-            vectors of one text in two batches.
-        accept: What is rewritten next. ``best``: the b closest texts that were not rewritten yet, older ones included;
-            a target leaves when its text is found or none is left. ``newest``, as in the authors' code: the b closest
-            of the newest proposals, even where they are farther than the texts before them; no target leaves early,
-            and the closest of the last round is returned. ``closer``, as in the paper's text: a proposal replaces one
-            of the b texts only where it is closer; a target leaves when none is replaced, since the corrector would
-            write the same again.
-        rows: Hypotheses that are rewritten in one batch: bounds the memory, not the result.
+    A target is solved when the cosine reaches 1 - ``tolerance``: rounding leaves some 1e-6 between two vectors of a
+    text. ``accept`` says what is rewritten next:
+
+    - ``best``: the b closest texts that were not rewritten yet, older ones included; a target leaves when its text is
+      found or none is left.
+    - ``newest``, as in the authors' code: the b closest of the newest proposals, even where they are farther than the
+      texts before them; no target leaves early, and the closest of the last round is returned.
+    - ``closer``, as in the paper's text: a proposal replaces one of the b texts only where it is closer; a target
+      leaves when none is replaced, since the corrector would write the same again.
     """
 
     def __init__(
@@ -178,7 +175,7 @@ class _Search:
         self.began = time.perf_counter()
 
     def run(self, steps: int) -> list[list[Round]]:
-        self._meet([[target.first] for target in self.searched])
+        self._embed_new([[target.first] for target in self.searched])
         for target in self.searched:
             target.frontier = list(target.known.values())
             target.best = target.frontier[0] if target.frontier else None
@@ -205,7 +202,7 @@ class _Search:
         for (number, known), found in zip(pairs, rewritten, strict=True):
             known.rewritten = True
             proposals[number] += found
-        self._meet(proposals)
+        self._embed_new(proposals)
         for number in active:
             target = self.searched[number]
             assert target.best is not None
@@ -232,7 +229,7 @@ class _Search:
             projected[numbers], self.targets[numbers], [known.proposal for _, known in pairs], vectors, self.beams
         )
 
-    def _meet(self, proposals: Sequence[Sequence[Proposal]]) -> None:
+    def _embed_new(self, proposals: Sequence[Sequence[Proposal]]) -> None:
         """Embed what no target has met, and give each target its new texts with their cosines."""
         unseen = dict.fromkeys(p.text for found in proposals for p in found if p.text not in self.rows_of)
         if unseen:
@@ -291,15 +288,7 @@ RANDOM_TOKENS = 32  # of a random initial hypothesis, as in table 5
 
 
 class IterativeAttack(Attack):
-    """An attack that guesses a text, embeds it, and corrects it.
-
-    Args:
-        search: How corrections are searched.
-        initial: The first hypothesis: the inverter's prediction, random tokens, the same for all targets, or a constant
-            text (table 5).
-        constant: That text.
-        refine: See Attack; after the correction.
-    """
+    """An attack that guesses a text, embeds it, and corrects it; refiners come after the correction."""
 
     asks_embedder = True
 
@@ -323,7 +312,6 @@ class IterativeAttack(Attack):
         """What the inverter makes of each target; ``oracle`` embeds texts that it reranks."""
 
     def start(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Proposal]:
-        """The initial hypothesis of each target."""
         if self.initial == "inverter":
             return self.guess(targets, oracle)
         if self.initial == "constant":
@@ -364,6 +352,5 @@ class IterativeAttack(Attack):
         )
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        """The last round of each target."""
         last = [rounds[-1] for rounds in self.correct(targets, oracle)]
         return [Prediction(candidates=(one.text,), partial=one.partial) for one in last]

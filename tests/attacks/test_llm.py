@@ -189,7 +189,7 @@ def test_lora_is_low_rank_times_alpha_over_rank(tmp_path: Path) -> None:
 def test_a_lora_module_that_is_not_there(tmp_path: Path) -> None:
     attack = llm(pretrained_model(tmp_path / "hub"), LoRA(modules=["c_attn", "c_porj"]))
     attack.connect(tmp_path / "run", None)
-    with pytest.raises(InputError, match=r"no linear layer c_porj; it has c_proj, c_fc, c_attn, lm_head"):
+    with pytest.raises(InputError, match=r"no linear layer c_porj: did you mean c_proj"):
         attack.prepare_data()
     assert not (tmp_path / "run").exists()
     with pytest.raises(InputError, match="no linear layer ln_1"):  # a part that is there, but no matrix
@@ -515,7 +515,7 @@ def test_adapter_options_are_checked_before_anything_is_built(place: Hub) -> Non
 
 
 def test_a_run_with_a_missing_module_ends_before_anything_is_embedded(place: Hub, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no linear layer q_proj; it has c_proj"):
+    with pytest.raises(InputError, match="no linear layer q_proj: did you mean c_proj"):
         place.train("missing", *ADAPTERS, "attack.adapter.modules=[q_proj]", f"cache_dir={tmp_path / 'cache'}")
     assert not list(tmp_path.glob("cache/*/*.shard"))
     assert not (place.base / "missing" / layout.ARTIFACTS).exists()

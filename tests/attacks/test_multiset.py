@@ -69,12 +69,8 @@ def test_loss_and_gradients_agree_with_the_slow_ones(data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("end", [True, False])
 @pytest.mark.parametrize("repeats", [False, True])
-@pytest.mark.parametrize("feedback", [False, True])
-def test_loss_of_the_attack_crosses_out_what_it_would_name(
-    tmp_path: Path, feedback: bool, repeats: bool, end: bool
-) -> None:
-    options = {"feedback": feedback, "repeats": repeats, "end": end}
-    attack = built(multiset(steps=4, **options), tmp_path, ["a a b", "c", "a b c d e"])
+def test_loss_of_the_attack_crosses_out_what_it_would_name(tmp_path: Path, repeats: bool, end: bool) -> None:
+    attack = built(multiset(steps=4, repeats=repeats, end=end), tmp_path, ["a a b", "c", "a b c d e"])
     torch.manual_seed(1)
     for parameter in attack.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -86,20 +82,6 @@ def test_loss_of_the_attack_crosses_out_what_it_would_name(
             assert entry == max(allowed, key=lambda n: scores[step][n])
     expected = slow_loss(logits.detach(), texts, named.tolist(), end)
     assert attack.loss(vectors, padded(texts)).item() == pytest.approx(expected.item(), abs=1e-6)
-
-
-def test_with_feedback_a_step_depends_on_what_was_named_before_it_and_without_it_does_not(tmp_path: Path) -> None:
-    for feedback in (True, False):
-        attack = built(multiset(feedback=feedback, steps=3), tmp_path / str(feedback))
-        vectors, biases, found = torch.randn(2, 12), attack.output.bias.detach().clone(), []
-        for entry in (0, 1):
-            with torch.no_grad():
-                attack.output.bias.copy_(biases).index_add_(0, torch.tensor([entry]), torch.tensor([100.0]))
-            logits, named = attack(vectors)
-            assert named[:, 0].tolist() == [entry, entry]
-            found.append(logits - attack.output.bias)
-        assert torch.allclose(found[0][:, 0], found[1][:, 0], atol=1e-4)
-        assert torch.allclose(found[0][:, 1], found[1][:, 1], atol=1e-4) is not feedback
 
 
 def test_a_named_word_is_crossed_out_once_and_a_wrong_one_takes_nothing() -> None:
@@ -134,28 +116,6 @@ def test_without_an_end_it_names_as_many_words_as_it_has_steps(tmp_path: Path) -
     assert {len(set(prediction.tokens or ())) for prediction in found} == {3}
 
 
-def test_sampled_words_follow_the_distribution_and_come_in_training_only(tmp_path: Path) -> None:
-    attack = built(multiset(sampled=True, steps=1), tmp_path, ["a", "b"])
-    with torch.no_grad():
-        attack.output.weight.zero_()
-        attack.output.bias.copy_(torch.tensor([0.7, 0.3, 1e-9]).log())
-    seen: list[Tensor] = []
-
-    def spy(labels: Tensor, named: Tensor) -> Tensor:
-        seen.append(named)
-        return remaining_words(labels, named)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unembed.attacks.multiset.remaining_words", spy)
-        torch.manual_seed(0)
-        for training in (True, False):
-            attack.train(training)
-            attack.loss(torch.zeros(4000, 12), torch.zeros(4000, 1, dtype=torch.long))
-    shares = [(seen[0] == entry).float().mean().item() for entry in range(2)]
-    assert shares == pytest.approx([0.7, 0.3], abs=0.03)
-    assert set(seen[1].flatten().tolist()) == {0}
-
-
 def test_names_words_up_to_the_end_and_one_in_any_case(tmp_path: Path) -> None:
     attack = built(multiset(steps=3, repeats=True), tmp_path, ["a a a b b c"])  # a: 0, b: 1, c: 2, the end: 3
     script = {1.0: [0, 0, 2], 2.0: [1, 3, 2], 3.0: [3, 1, 0]}
@@ -175,8 +135,8 @@ def test_names_words_up_to_the_end_and_one_in_any_case(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("vocabulary", "options"),
-    [(Words(), {}), (Words(), {"feedback": True}), (Pieces(limit=300), {})],
-    ids=["words", "feedback", "pieces"],
+    [(Words(), {}), (Pieces(limit=300), {})],
+    ids=["words", "pieces"],
 )
 def test_it_learns_and_a_restored_one_predicts_the_same(
     tmp_path: Path, vocabulary: Vocabulary, options: dict[str, bool]

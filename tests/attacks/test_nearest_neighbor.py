@@ -85,9 +85,6 @@ def test_attack_reads_back_what_it_prepared(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("neighbors.jsonl", b'{"text": "a"}\n', "not a vector of float32 for each of the 1 texts"),
-        ("neighbors.jsonl", b'{"text": 3}\n{"text": "b"}\n', "a line holds no text"),
-        ("neighbors.jsonl", b'{"text": "a", "tokens": "b"}\n{"text": "b"}\n', "or tokens that are no numbers"),
         ("neighbors.jsonl", b"[]\n3\n", "cannot be rebuilt"),
         ("neighbors.npy", b"", "cannot be rebuilt"),
     ],

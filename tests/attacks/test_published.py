@@ -187,9 +187,9 @@ def test_all_missing_unknown_and_misshapen_weights_are_listed(tmp_path: Path) ->
         load_published(changed(tmp_path, change))
     message = str(caught.value)
     missing, unknown, shapes = message.split("; ")[1:]
-    assert missing == "missing: embedding_transform_2.3.bias, encoder_decoder.shared.weight"
-    assert unknown == "unknown: encoder_decoder.more.weight, pooler.weight"
-    assert shapes == "of another shape: embedding_transform_3.0.weight is (3, 12) instead of (12, 12)"
+    assert missing == "missing: difference.2.bias, model.shared.weight"
+    assert unknown == "unknown: model.more.weight, pooler.weight"
+    assert shapes == "of another shape: hypothesis.0.weight is (3, 12) instead of (12, 12)"
 
 
 def test_weights_of_something_else(tmp_path: Path) -> None:

@@ -1,19 +1,28 @@
-"""Which number type is multiplied: chosen by measurement, and used by everything that trains."""
+"""What the trainer is given: the number type that is multiplied fast, sharding, a time limit that ends it early."""
 
 from __future__ import annotations
 
 import json
+import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hydra.utils import instantiate
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
+from support.files import read_lines
 from support.places import Place
 from support.processes import ROOT
 from unembed import launch
 from unembed.attacks.parts import precision
+from unembed.attacks.parts.optimizers import AdamW, MuonAdamW
 from unembed.attacks.parts.precision import Rates, fast_dtype, measured, processor_name, training_precision
+from unembed.attacks.parts.sharding import Sharded, check_sharding, is_block, is_sharded
+from unembed.core.errors import InputError
 from unembed.runs import layout
 
 SLOW, FAST = Rates(float32=134.0, bfloat16=1.1), Rates(float32=180.0, bfloat16=430.0)
@@ -129,3 +138,87 @@ def test_the_guard_sees_mixed_precision(monkeypatch: pytest.MonkeyPatch, place: 
     on(monkeypatch, FAST)
     with NoBfloat16Products(), pytest.raises(AssertionError, match="multiplies bfloat16"):
         place.train("guarded", "attack=geia", *TINY_GPT2, steps=2)
+
+
+def test_the_strategy_is_made_as_configured() -> None:
+    config = launch.compose("train", ["trainer=fsdp", "attack=llm_gpt2_xl", "trainer.devices=8"])
+    assert launch.check(config) == []
+    strategy = instantiate(config.trainer.strategy, _convert_="all")
+    assert isinstance(strategy, Sharded)
+    assert is_sharded(strategy)
+    assert not is_sharded(object())
+    assert strategy.sharding_strategy.name == "FULL_SHARD"
+    assert strategy.kwargs["auto_wrap_policy"] is is_block
+    assert strategy.kwargs["use_orig_params"]  # weight decay falls on matrices only: groups of parameters must last
+    config = launch.compose("train", ["trainer=fsdp", "trainer.strategy.sharding_strategy=FULL"])
+    assert launch.check(config)[0].endswith("valid: FULL_SHARD, HYBRID_SHARD, SHARD_GRAD_OP")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_each_block_is_a_unit_and_nothing_else(name: str) -> None:
+    with torch.device("meta"):
+        model: nn.Module
+        if name == "gpt2":
+            model = GPT2LMHeadModel(GPT2Config(n_layer=3, n_embd=8, n_head=2, vocab_size=16))
+        else:
+            model = T5ForConditionalGeneration(T5Config(num_layers=2, num_decoder_layers=1, d_model=8, vocab_size=16))
+    units = [path for path, module in model.named_modules() if is_block(module, recurse=False, nonwrapped_numel=0)]
+    gpt2 = [f"transformer.h.{layer}" for layer in range(3)]
+    t5 = ["encoder.block.0", "encoder.block.1", "decoder.block.0"]
+    assert sorted(units) == sorted(gpt2 if name == "gpt2" else t5)
+    assert all(is_block(module, recurse=True, nonwrapped_numel=0) for module in model.modules())
+
+
+def test_muon_is_refused() -> None:
+    attack = nn.Module()
+    attack.optimizer = MuonAdamW()  # type: ignore[assignment]
+    with pytest.raises(InputError, match=r"attack\.optimizer=muon: .* take attack/optimizer=adamw"):
+        check_sharding(Sharded(), attack)
+    check_sharding(object(), attack)
+    attack.optimizer = AdamW()  # type: ignore[assignment]
+    check_sharding(Sharded(), attack)
+
+
+@pytest.mark.parametrize("option", ["cpu", "gpu", "ddp", "ddp_slurm", "fsdp"])
+def test_every_trainer_has_nodes_devices_and_a_precision(option: str) -> None:
+    config = launch.compose("train", [f"trainer={option}", "trainer.num_nodes=4", "trainer.devices=2"])
+    assert launch.check(config) == []
+    assert (config.trainer.num_nodes, config.trainer.devices) == (4, 2)
+    assert config.trainer.precision
+    assert not config.trainer.use_distributed_sampler
+
+
+def test_a_training_that_is_cut_short_says_so_everywhere(
+    place: Place, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.INFO)
+    run = place.train(
+        "cut",
+        "attack=geia",
+        *TINY_GPT2,
+        "trainer.max_time=00:00:00:01",
+        "callbacks.pace.first_seconds=0.2",
+        steps=100_000,
+    )
+    training = json.loads((run / layout.RECORD).read_text())["training"]
+    assert training["planned_steps"] == 100_000
+    assert training["steps"] < 100_000
+    assert training["cut_short"] is True
+    said = f"stopped at {training['steps']:,} of 100,000 steps"
+    assert any(said in message for message in caplog.messages)
+    assert any("of 100,000 (epoch" in message and "left" in message for message in caplog.messages)
+    assert said in (run / "report.html").read_text()
+    assert said in " ".join(capsys.readouterr().out.split())
+    evaluation = place.evaluate(run, "again")
+    assert said in (evaluation / "report.html").read_text()
+    # The learning rate follows the planned steps, not the time: it is still near its height.
+    rows = read_lines(run / layout.HISTORY)
+    rates = [row["learning_rate"] for row in rows]
+    assert rates[-1] > 0.9 * max(rates)
+
+
+def test_a_training_of_all_its_steps_says_nothing(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    run = place.train("whole", "attack=geia", *TINY_GPT2, "trainer.max_time=00:01:00:00", steps=3)
+    assert json.loads((run / layout.RECORD).read_text())["training"]["cut_short"] is False
+    assert "CUT SHORT" not in capsys.readouterr().out
+    assert "CUT SHORT" not in Path(run / "report.html").read_text()
