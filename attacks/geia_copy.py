@@ -18,8 +18,7 @@ from torch import Tensor
 
 from unembed.attacks.geia import GEIA
 from unembed.attacks.parts.copying.decoder import CopyingDecoder
-from unembed.attacks.parts.copying.tokens import WordTokens, spelled_parts
-from unembed.attacks.parts.copying.words import WordList
+from unembed.attacks.parts.copying.words import WordList, WordTokens, spelled_parts
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.refine.lexicon.words import digest_of
 from unembed.attacks.refine.refining import comparable, named

@@ -13,9 +13,8 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from unembed.attacks.parts.backbones import train_tokenizer
-from unembed.attacks.parts.copying.decoder import CopyingDecoder
-from unembed.attacks.parts.copying.space import WordSpace
-from unembed.attacks.parts.copying.tokens import WordTokens, spelled_parts
+from unembed.attacks.parts.copying.decoder import CopyingDecoder, WordSpace
+from unembed.attacks.parts.copying.words import WordTokens, spelled_parts
 from unembed.attacks.parts.decoding import BeamSearch, NucleusSampling
 
 COPIED = ["delphine", "lupus", "118", "mri", "é"]

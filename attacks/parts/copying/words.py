@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
 
+from unembed.attacks.parts.backbones import token_ids
 from unembed.attacks.refine.lexicon.embedding import rounded, unit_vectors
 from unembed.attacks.refine.lexicon.own_words import read_words
 from unembed.attacks.refine.lexicon.words import merged, public_words
+from unembed.attacks.refine.lexicon.writing import capitalised
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -112,3 +115,84 @@ class WordList:
         self.copied = [written[row].lower() for row in kept]
         self.spelled = {word: len(kept) + place for place, word in enumerate(spelled)}
         self.vectors = torch.cat([vectors[kept], vectors[len(written) :]])
+
+
+# -- token ids of texts in which rare words are one token each -------------------------------------------------------
+
+CASES = 3
+WORD = re.compile(r"(?:(?<= )|\A)[^\W_]+")
+
+
+def written(word: str, case: int) -> str:
+    """A lower-case word in one of the three cases."""
+    return (word, capitalised(word), word.upper())[case]
+
+
+def case_of(surface: str) -> int | None:
+    """The first case in which the word is written like that; None for others, such as "McDonald"."""
+    word = surface.lower()
+    return next((case for case in range(CASES) if written(word, case) == surface), None)
+
+
+class WordTokens:
+    """The tokenizer's ids, and above them three ids for each word that is copied.
+
+    Args:
+        tokenizer: Writes what is not copied; it must give back every character.
+        words: Lower-case words that are copied; their places are their rows.
+    """
+
+    def __init__(self, tokenizer: Any, words: Sequence[str]) -> None:
+        self.tokenizer, self.words = tokenizer, words
+        self.size = len(tokenizer)
+        self.rows = {word: row for row, word in enumerate(words)}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, uncut and without an end token."""
+        parts = [list(split(text, self.rows)) for text in texts]
+        spelled = list(dict.fromkeys(part for found in parts for part in found if isinstance(part, str)))
+        known = dict(zip(spelled, token_ids(self.tokenizer, spelled), strict=True))
+        return [
+            [
+                token
+                for part in found
+                for token in (known[part] if isinstance(part, str) else [self.size + CASES * part[0] + part[1]])
+            ]
+            for found in parts
+        ]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids; a copied word has a space before it."""
+        text, spelled = "", list[int]()
+        for token in [*ids, None]:
+            if token is not None and token < self.size:
+                spelled.append(token)
+                continue
+            text += self.tokenizer.decode(spelled, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            spelled = []
+            if token is not None:
+                row, case = divmod(token - self.size, CASES)
+                text += " " + written(self.words[row], case)
+        return text.strip()
+
+
+def split(text: str, rows: dict[str, int]) -> Iterator[str | tuple[int, int]]:
+    """What is spelled of a text, and (row, case) of what is copied, in order."""
+    end = 0
+    for match in WORD.finditer(text):
+        row, case = rows.get(match.group().lower()), case_of(match.group())
+        if row is None or case is None:
+            continue
+        begin = max(0, match.start() - 1)  # the space before belongs to the word
+        if begin > end:
+            yield text[end:begin]
+        yield row, case
+        end = match.end()
+    if end < len(text):
+        yield text[end:]
+
+
+def spelled_parts(texts: Sequence[str], copied: frozenset[str]) -> list[str]:
+    """The texts without the words that are copied: what a tokenizer is trained on."""
+    rows = dict.fromkeys(copied, 0)
+    return ["".join(part for part in split(text, rows) if isinstance(part, str)) for text in texts]
