@@ -1,7 +1,7 @@
 """Train an attack on real embeddings, test it, and write a report.
 
     python train.py                              # a small GEIA and lexicon search on vectors of the built-in corpus
-    python train.py attack=geia embedder=simcse_bert datamodule=files datamodule.path=my.jsonl
+    python train.py attack=geia embedder=simcse datamodule=files datamodule.path=my.jsonl
     python train.py run_dir=<dir> ckpt_path=last # resume a killed run with its own settings
     python train.py init_from=minilm datamodule=files datamodule.path=my.jsonl  # train an attacker further
 

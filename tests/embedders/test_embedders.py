@@ -337,7 +337,7 @@ def test_a_folder_without_weights_is_named(bert: Path, tmp_path: Path) -> None:
 PUBLISHED = {
     "sroberta": ("sentence-transformers/all-roberta-large-v1", None, None, ""),
     "simcse_base": ("princeton-nlp/sup-simcse-bert-base-uncased", "pooler", False, ""),
-    "simcse_bert": ("princeton-nlp/sup-simcse-bert-large-uncased", "pooler", False, ""),
+    "simcse": ("princeton-nlp/sup-simcse-bert-large-uncased", "pooler", False, ""),
     "simcse_roberta": ("princeton-nlp/sup-simcse-roberta-large", "pooler", False, ""),
     "st5_base": ("sentence-transformers/sentence-t5-base", None, None, ""),
     "st5_large": ("sentence-transformers/sentence-t5-large", None, None, ""),

@@ -1,6 +1,6 @@
 """Command lines: composing and checking configurations, help, and exit codes.
 
-    python train.py attack=geia embedder=simcse_bert         # a configuration from configs/, checked before it is built
+    python train.py attack=geia embedder=simcse         # a configuration from configs/, checked before it is built
     python evaluate.py run=runs/x datamodule=files      # a run's own configuration with overrides
 
 Exit codes: 0, 2 for a user error (one line per mistake), 130 for Ctrl-C, 143 for SIGTERM, and 1 with a

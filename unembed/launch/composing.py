@@ -1,6 +1,6 @@
 """Compose a command line with Hydra, or amend a finished run's configuration, reporting all misspelt names at once.
 
-    configs, errors = survey("train", ["attack=geia", "embedder=simcse_bert", "attack.decoding.beams=1"])
+    configs, errors = survey("train", ["attack=geia", "embedder=simcse", "attack.decoding.beams=1"])
     amend(config, ["datamodule=files", "datamodule.path=mine.jsonl"])     # a run's, with other data
 
 Hydra composes the groups; values are set here, as Hydra does, so that each wrong key is told and not the first alone.
