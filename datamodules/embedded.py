@@ -32,7 +32,7 @@ from unembed.core.errors import InputError
 from unembed.core.examples import Example, Split
 from unembed.datamodules.arrow_examples import ArrowExamples
 from unembed.datamodules.batching import Indices
-from unembed.defenses.base import Defense, Fitted, Role
+from unembed.defenses.base import BaseDefense, Defense, Fitted, Role
 from unembed.defenses.denoisers.base import ADAPTIVE, Denoiser
 from unembed.defenses.threat import Hypotheses
 from unembed.embedders.base import Embedder, QueryLimitError
@@ -350,10 +350,11 @@ class EmbeddedExamples(LightningDataModule):
             return
         if self._kept is None or not self._kept.restore(self.defense):
             self.embed("train")
-            examples = self.examples("train")
-            step = -(-len(examples) // DEFENSE_SAMPLE)
-            chosen = range(0, len(examples), step)
-            self.defense.fit(self.clean_vectors("train", chosen), examples[chosen])
+            fits: object = type(self.defense).fit
+            if fits is not BaseDefense.fit:  # a sample of the training vectors takes hundreds of megabytes
+                examples = self.examples("train")
+                chosen = range(0, len(examples), -(-len(examples) // DEFENSE_SAMPLE))
+                self.defense.fit(self.clean_vectors("train", chosen), examples[chosen])
             if self._kept is not None and self._place()[0] == 0:
                 self._kept.write(self.defense)
         self._fitted = True

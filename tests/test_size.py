@@ -17,16 +17,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SLACK = 1.02
 CEILINGS = {
-    "lines of source": 47_900,
-    "code tokens of source": 307_000,
-    "files of source": 391,
-    "lines of the longest file": 403,
-    "lines of command line, checks and run directory": 6_210,
-    "configurations": 298,
+    "lines of source": 41_500,
+    "code tokens of source": 283_000,
+    "files of source": 262,
+    "lines of the longest file": 410,
+    "lines of command line, checks and run directory": 5_200,
+    "configurations": 299,
     "pages": 24,
     "words of the pages": 36_200,
-    "lines of tests": 31_950,
-    "lines of benchmarks": 8_300,
+    "lines of tests": 31_200,
+    "lines of benchmarks": 7_300,
 }
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
            tokenize.ENDMARKER)  # fmt: skip
