@@ -82,7 +82,7 @@ FILES = (
 def from_the_hub(config: DictConfig) -> str | None:
     """The key of a model or a data set that would have to be downloaded."""
     for key, value in leaves(OmegaConf.to_container(config, resolve=True), ""):
-        if re.search(r"\.source\._target_$", key) and re.search(r"sources\.(hub|language_sets|named_splits)", value):
+        if re.search(r"\.source\._target_$", key) and re.search(r"sources\.hub", value):
             return f"{key}={value}"
         named = re.match(r"(embedder|attack|datamodule|scoring)\..*\b(model|name|pretrained)$", key)
         if named and isinstance(value, str) and (value == "placeholder" or not Path(value).exists()):

@@ -103,7 +103,8 @@ def attempt(read: Read, content: bytes, folder: Path, limits: Limits | None = No
         return outcome
     code = os.waitstatus_to_exitcode(status)
     kind = limit or (signal.Signals(-code).name if code < 0 else f"exit code {code}")
-    return Outcome(kind, place_of(output, innermost_first=True), details=output[-3000:], **found)
+    current = output[max(output.rfind("Current thread"), 0) :]  # faulthandler writes down all threads
+    return Outcome(kind, place_of(current, innermost_first=True), details=output[-3000:], **found)
 
 
 def apart(work: Callable[[], bytes], folder: Path) -> bytes:
@@ -154,6 +155,7 @@ def _read(read: Read, content: bytes, folder: Path) -> None:
     os.chdir(folder / "work")
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    logging.raiseExceptions = True  # an error of a log handler is printed
     result = json.dumps(_tried(read, folder / "work", content))
     (folder / "result").write_text(result)
     os._exit(0)

@@ -226,7 +226,7 @@ def test_settings_that_do_not_fit(tmp_path: Path) -> None:
         AttributeAttack("born")
     with pytest.raises(InputError, match=r"template\.ctiy: .*did you mean city\?"):
         run(tmp_path, AttributeAttack({"ctiy": "in {value}"}))
-    with pytest.raises(InputError, match="embedder=second: there is none"):
+    with pytest.raises(InputError, match="embedder=second: add one"):
         run(tmp_path, AttributeAttack(embedder="second"))
 
 

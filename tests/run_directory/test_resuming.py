@@ -247,7 +247,7 @@ def test_a_default_of_another_version_does_not_matter(place: Path, typed: Type) 
 
 @pytest.mark.slow
 def test_a_run_that_has_moved_writes_where_it_is_now(place: Path, typed: Type) -> None:
-    run = begun(place, *OLD, "callbacks.history.directory=${run_dir}")
+    run = begun(place, *OLD, "logger=csv", "callbacks.history.directory=${run_dir}")
     moved = run.rename(run.with_name("moved"))
     (found,) = typed([f"run_dir={moved}", "ckpt_path=last"], cwd=place.parent)
     assert found.config["run_dir"] == str(moved)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from unembed.core.examples import Example, Span
+from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
 
 
 def spans_of(text: str, *entities: tuple[str, str]) -> tuple[Span, ...]:
@@ -28,8 +29,8 @@ class HeldOut:
     def __init__(self, *examples: Example) -> None:
         self._examples = list(examples)
 
-    def examples(self, split: str) -> list[Example]:
-        return self._examples
+    def examples(self, split: str) -> ArrowExamples:
+        return to_arrow(self._examples)
 
     def vectors(self, split: str, indices: Sequence[int]) -> torch.Tensor:
         return torch.ones(len(indices), 2)

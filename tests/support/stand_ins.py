@@ -52,7 +52,7 @@ def put_in(config: DictConfig, folder: Path) -> None:
         config.scoring.tagger = {"_target_": "unembed.scoring.recognisers.Recognisers"}
     for key in ("datamodule.source", "datamodule.source.source", "tradeoff.collection"):
         source = OmegaConf.select(config, key)
-        if source is not None and re.search(r"sources\.(hub|language_sets)\.", str(source.get("_target_"))):
+        if source is not None and re.search(r"sources\.hub\.", str(source.get("_target_"))):
             source.update(path=str(data_set(source, folder)), sizes=dict(SIZES), revision="main")
 
 
