@@ -29,8 +29,8 @@ from lexicon_curve import Points
 from measuring import command_line
 
 from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.lexicon.language import Units
 from unembed.attacks.refine.lexicon.search import LexiconSearch
-from unembed.attacks.refine.lexicon.units import Units
 from unembed.datamodules.sources.base import folded
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.transformer import TransformerEmbedder

@@ -20,8 +20,7 @@ from unembed.attacks.lm_inversion.entries import Entries
 from unembed.attacks.lm_inversion.text_search import Budget, TextSearch, search
 from unembed.attacks.lm_inversion.token_language import TokenLanguage
 from unembed.attacks.parts.predictions import Prediction, SearchRecord, Targets
-from unembed.attacks.refine.lexicon.language import Language
-from unembed.attacks.refine.lexicon.units import Units
+from unembed.attacks.refine.lexicon.language import Language, Units
 from unembed.attacks.refine.refining import Refiner
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder

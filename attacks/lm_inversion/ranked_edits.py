@@ -20,8 +20,7 @@ from unembed.attacks.lm_inversion.edits import Edit
 from unembed.attacks.lm_inversion.encoder import Ids
 from unembed.attacks.lm_inversion.entries import Entries
 from unembed.attacks.lm_inversion.token_language import EDGE, TokenLanguage
-from unembed.attacks.refine.lexicon.moves import distance, step_fit
-from unembed.attacks.refine.lexicon.orders import exchanges
+from unembed.attacks.refine.lexicon.moves import distance, exchanges, step_fit
 
 _SHARE = 2.5  # how far an added token moves the vector of n tokens, by 1 / (n + 2)
 _FLUENCY = 1.5  # weight of the neighbours

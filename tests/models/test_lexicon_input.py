@@ -17,8 +17,8 @@ from torch import Tensor
 from unembed import launch
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.lexicon.language import Language
-from unembed.attacks.refine.lexicon.own_words import known_words, read_words
 from unembed.attacks.refine.lexicon.search import LexiconSearch
+from unembed.attacks.refine.lexicon.words import known_words, read_words
 from unembed.attacks.refine.refining import Refiners
 from unembed.core import limits
 from unembed.core.errors import InputError
@@ -126,7 +126,7 @@ def test_entries_that_the_embedder_cannot_represent_are_counted_once(tmp_path: P
     assert "\x1b" not in str(met[0].message)
     assert {"Zoltan", "Zoltan 😀"} <= set(lexicon.entries)
     assert not {entry.strip() for entry in wrong} & set(lexicon.entries)
-    with pytest.raises(InputError, match=r'path=list: the embedder knows no character of its entries, such as "😀"'):
+    with pytest.raises(InputError, match=r'path=list: the embedder knows no character of its entries: "😀"'):
         known_words(["😀"], Path("list"), MiniLM())
 
 

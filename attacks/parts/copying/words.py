@@ -17,10 +17,8 @@ import torch
 from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
 
 from unembed.attacks.parts.backbones import token_ids
-from unembed.attacks.refine.lexicon.embedding import rounded, unit_vectors
-from unembed.attacks.refine.lexicon.own_words import read_words
-from unembed.attacks.refine.lexicon.words import merged, public_words
-from unembed.attacks.refine.lexicon.writing import capitalised
+from unembed.attacks.refine.lexicon.language import capitalised
+from unembed.attacks.refine.lexicon.words import merged, public_words, read_words, rounded, unit_vectors
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder

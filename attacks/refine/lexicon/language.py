@@ -1,17 +1,21 @@
-"""Word order and capitalisation in the training texts: smoothed bigram counts.
+"""What the training texts say of a text: its units, word order, capital letters and spaces.
 
+units = Units.of("Ada went to Rome.")                # Ada| went| to| Rome|.
+units.replaced(3, "Oslo")                            # "Ada went to Oslo."
 language = Language.count(["Ada went to Rome.", ...])
 language.follows("went", "to")                       # log probability under smoothed bigrams
 language.between("to", ".")                          # {"rome"}: words seen behind the one and before the other
-language.written("rome")                             # "Rome"
+language.writing.written(Units.of("ada went to rome ."))   # "Ada went to Rome."
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -19,19 +23,230 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
 
-from unembed.attacks.refine.lexicon.units import Units
-from unembed.attacks.refine.lexicon.writing import Writing
 from unembed.core import limits
 from unembed.core.atomic_files import read_json, write_file
 from unembed.core.errors import InputError
 
+UNIT = re.compile(r"\w+|[^\w\s]")
+_ATTACHED = frozenset(".,;:!?%)]}'")  # no space before these where they are inserted
+
+
+@dataclass(frozen=True)
+class Units:
+    """Words and punctuation marks of a text."""
+
+    surfaces: tuple[str, ...]  # as they are written
+    gaps: tuple[str, ...]  # white space before each of them, or nothing
+    tail: str = ""  # what stands behind the last
+
+    @classmethod
+    def of(cls, text: str) -> Units:
+        """The units of a text; ``str`` gives the text back."""
+        surfaces, gaps, end = [], [], 0
+        for match in UNIT.finditer(text):
+            surfaces.append(match.group())
+            gaps.append(text[end : match.start()])
+            end = match.end()
+        return cls(tuple(surfaces), tuple(gaps), text[end:])
+
+    def __str__(self) -> str:
+        return "".join(part for pair in zip(self.gaps, self.surfaces, strict=True) for part in pair) + self.tail
+
+    def __len__(self) -> int:
+        return len(self.surfaces)
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        return tuple(surface.lower() for surface in self.surfaces)
+
+    def initial(self, place: int) -> bool:
+        """Whether a sentence begins at ``place``."""
+        return place == 0 or self.surfaces[place - 1] in (".", "!", "?")
+
+    def replaced(self, place: int, entry: str) -> Units:
+        """With ``entry``, one or several units, instead of the unit at ``place``."""
+        own = Units.of(entry)
+        gaps = (self.gaps[place], *own.gaps[1:])
+        return Units(
+            self.surfaces[:place] + own.surfaces + self.surfaces[place + 1 :],
+            self.gaps[:place] + gaps + self.gaps[place + 1 :],
+            self.tail,
+        )
+
+    def inserted(self, place: int, entry: str) -> Units:
+        """With ``entry`` before the unit at ``place``, or at the end."""
+        own = Units.of(entry)
+        first = "" if place == 0 or own.surfaces[0] in _ATTACHED else " "
+        gaps = list(self.gaps)
+        if place == 0 and gaps and self.surfaces[0] not in _ATTACHED:
+            gaps[0] = " "
+        return Units(
+            self.surfaces[:place] + own.surfaces + self.surfaces[place:],
+            (*gaps[:place], first, *own.gaps[1:], *gaps[place:]),
+            self.tail,
+        )
+
+    def removed(self, place: int) -> Units:
+        gaps = list(self.gaps)
+        gap = gaps.pop(place)
+        if place == 0 and gaps:
+            gaps[0] = gap
+        return Units(self.surfaces[:place] + self.surfaces[place + 1 :], tuple(gaps), self.tail)
+
+    def ordered(self, places: Sequence[int]) -> Units:
+        """With the units at ``places``, in this order; units that stay together keep the space between them."""
+        surfaces = tuple(self.surfaces[place] for place in places)
+        gaps = [
+            self.gaps[place] if place == before + 1 else "" if surface in _ATTACHED else " "
+            for before, place, surface in zip((-1, *places), places, surfaces, strict=False)
+        ]
+        if gaps:
+            gaps[0] = self.gaps[0]
+        return Units(surfaces, tuple(gaps), self.tail)
+
+
+# -- capital letters and spaces
 START, END = "<s>", "</s>"
+_UNSEEN = 0.5  # occurrences that the neighbours' usual company weighs as much as
+_RARE = 0.01  # share of what stands between two units
+_LEFT = 2.0  # weight of the neighbour whose own form is known
+
+
+class Writing:
+    """How often each form of a word, or white space, was found next to which neighbours."""
+
+    def __init__(self, counts: Mapping[str, Mapping[str, int]] | None = None) -> None:
+        self.counts = {key: dict(found) for key, found in (counts or {}).items()}
+
+    @classmethod
+    def count(cls, texts: Iterable[str]) -> Writing:
+        """Counts of ``texts``: forms by word and by pair of neighbours, spaces by pair."""
+        forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        pairs: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for text in texts:
+            units = Units.of(text)
+            words = (*units.words, END)
+            for place, surface in enumerate(units.surfaces):
+                word = words[place]
+                if place:
+                    for key in _gap_keys(words[place - 1], word):
+                        forms[key][units.gaps[place]] += 1
+                if not word[0].isalpha():
+                    continue
+                if units.initial(place):
+                    forms["initial"]["large" if surface[0].isupper() else "small"] += 1
+                    continue
+                left = _neighbour(units, place)
+                forms[f"form {word}"][surface] += 1
+                pairs[f"left {left} {word}"][surface] += 1
+                pairs[f"right {word} {words[place + 1]}"][surface] += 1
+                shape = "large" if surface[0].isupper() else "small"
+                forms[f"behind {left}"][shape] += 1
+                forms[f"before {words[place + 1]}"][shape] += 1
+        ambiguous = {key.removeprefix("form ") for key, found in forms.items() if key[:5] == "form " and len(found) > 1}
+        for key, found in pairs.items():
+            kind, one, other = key.split(" ")
+            if (other if kind == "left" else one) in ambiguous:
+                forms[key] = found
+        return cls({key: found for key, found in forms.items() if not _is_redundant(key, forms)})
+
+    def written(self, units: Units, like: Units | None = None) -> Units:
+        """The units with the capital letters and spaces that the texts would have there.
+
+        Words that the texts show nowhere inside a sentence keep their capital letters. Where the texts have
+        both "gone ." and "gone.", the mark is written as in ``like``.
+        """
+        if not self.counts:
+            return units
+        surfaces: list[str] = []
+        gaps: list[str] = []
+        words = (*units.words, END)
+        usual = {} if like is None else dict(zip(like.words[1:], like.gaps[1:], strict=True))
+        for place, surface in enumerate(units.surfaces):
+            known = Units(tuple(surfaces), tuple(gaps))
+            surfaces.append(self._form(known, surface, words[place], words[place + 1], units.initial(place)))
+            preferred = usual.get(words[place]) if _kind(words[place]) == "<mark>" else None
+            gaps.append(self.gap(words[place - 1], words[place], preferred) if place else units.gaps[0])
+        return Units(tuple(surfaces), tuple(gaps), units.tail)
+
+    def inside(self, word: str) -> bool:
+        """Whether a lower-case word was seen inside a sentence, where its capital letters are its own."""
+        return f"form {word}" in self.counts
+
+    def gap(self, left: str, right: str, preferred: str | None = None) -> str:
+        """What stands between two lower-case units, white space or nothing: ``preferred`` unless it is rare there."""
+        for key in _gap_keys(left, right):
+            if found := self.counts.get(key):
+                common = preferred is not None and found.get(preferred, 0) > _RARE * sum(found.values())
+                return preferred if preferred is not None and common else _most(found)
+        return " "
+
+    def _form(self, before: Units, surface: str, word: str, right: str, initial: bool) -> str:
+        if not word[0].isalpha():
+            return surface
+        if initial:
+            known = _most(self.counts[f"form {word}"]) if f"form {word}" in self.counts else surface
+            first = self.counts.get("initial", {})
+            return capitalised(known) if first.get("large", 0) > first.get("small", 0) else known
+        own = self.counts.get(f"form {word}")
+        if own is None:
+            return surface
+        if len(own) == 1:
+            return _most(own)
+        place = len(before)
+        left = _neighbour(before, place)
+        shapes = [self.counts.get(f"behind {left}", {}), self.counts.get(f"before {right}", {})]
+        large = sum(found.get("large", 0) for found in shapes) + 0.1
+        small = sum(found.get("small", 0) for found in shapes) + 0.1
+        on_left, on_right = self.counts.get(f"left {left} {word}", {}), self.counts.get(f"right {word} {right}", {})
+
+        def fits(form: str) -> float:
+            shape = (large if form[0].isupper() else small) / (large + small)
+            usual = (own.get(form, 0) + _UNSEEN * shape) / (sum(own.values()) + _UNSEEN)
+            return _LEFT * on_left.get(form, 0) + on_right.get(form, 0) + usual
+
+        return min(own, key=lambda form: (-fits(form), form))
+
+
+def capitalised(word: str) -> str:
+    return word[:1].upper() + word[1:]
+
+
+def _neighbour(units: Units, place: int) -> str:
+    """The unit before ``place`` as it is written, or in lower case where its capital letter is the sentence's."""
+    if place == 0:
+        return START
+    return units.words[place - 1] if units.initial(place - 1) else units.surfaces[place - 1]
+
+
+def _gap_keys(left: str, right: str) -> tuple[str, ...]:
+    """Of a pair of units, then of what kinds of units they are."""
+    one, other = _kind(left), _kind(right)
+    return f"gap {left} {right}", f"gap {one} {right}", f"gap {left} {other}", f"gap {one} {other}"
+
+
+def _kind(unit: str) -> str:
+    return "<digit>" if unit[0].isdigit() else "<word>" if unit[0].isalpha() else "<mark>"
+
+
+def _most(found: Mapping[str, int]) -> str:
+    return min(found, key=lambda form: (-found[form], form))
+
+
+def _is_redundant(key: str, counts: Mapping[str, Mapping[str, int]]) -> bool:
+    """Whether a pair has the space that its kinds have anyway."""
+    kind, _, pair = key.partition(" ")
+    if kind != "gap" or "<" in pair:
+        return False
+    left, right = pair.split(" ")
+    return next(_most(counts[other]) for other in _gap_keys(left, right)[1:]) == _most(counts[key])
+
+
+# -- word order
 _PRIOR = 2.0  # of the unigram distribution, in bigrams
 _REMEMBERED = 1_000_000  # log probabilities
 _NONE: frozenset[str] = frozenset()
 _COMMON = 60  # words that are tried wherever word order asks for one
-
-
 _TEXTS = 200_000  # counting takes a minute
 _MOST = 2**53  # occurrences; more are no count of any text
 _Unit = Annotated[str, Field(pattern=r"^\S+$")]
@@ -39,21 +254,15 @@ _Count = Annotated[int, Field(gt=0, le=_MOST)]
 
 
 class _Counts(BaseModel):
-    """The file."""
-
     follows: dict[_Unit, Annotated[dict[_Unit, _Count], Field(min_length=1)]]
     forms: dict[_Unit, _Unit]
-    # files of version 0.2 have none
-    writing: dict[str, Annotated[dict[str, _Count], Field(min_length=1)]] = {}
+    writing: dict[str, Annotated[dict[str, _Count], Field(min_length=1)]] = {}  # files of version 0.2 have none
 
 
 class Language:
     """Counts of words and of pairs of neighbours, in lower case, and how each word is usually written.
 
-    Args:
-        pairs: How often a word follows another.
-        forms: Of each word that is not usually written in lower case, the form inside sentences.
-        writing: Capital letters and spaces in context.
+    ``forms`` has the form inside sentences of each word that is not usually written in lower case.
     """
 
     def __init__(
@@ -103,8 +312,7 @@ class Language:
     @cached_property
     def common(self) -> list[str]:
         """The most frequent words and punctuation marks."""
-        ranked = sorted((word for word in self.counts if word != END), key=lambda word: (-self.counts[word], word))
-        return ranked[:_COMMON]
+        return sorted(self._all_words, key=lambda word: (-self.counts[word], word))[:_COMMON]
 
     def follows(self, left: str, right: str) -> float:
         """Log probability of ``right`` behind ``left``."""
@@ -115,10 +323,6 @@ class Language:
             if len(self._known) < _REMEMBERED:
                 self._known[left, right] = known
         return known
-
-    def score(self, words: Sequence[str]) -> float:
-        """Log probability of a sentence of lower-case words."""
-        return sum(self.follows(left, right) for left, right in pairwise((START, *words, END)))
 
     def between(self, left: str, right: str) -> frozenset[str]:
         """Words that were seen behind ``left`` and, elsewhere or there, before ``right``."""
@@ -160,11 +364,7 @@ class Language:
 
     @classmethod
     def read(cls, path: Path) -> Language:
-        """What ``save`` wrote.
-
-        Raises:
-            InputError: The file holds something else.
-        """
+        """What ``save`` wrote; InputError if the file holds something else."""
         try:
             content = _Counts.model_validate(read_json(path))
         except ValidationError as error:

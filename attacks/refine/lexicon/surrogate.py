@@ -9,7 +9,6 @@ words. Lexicon search uses differences of predictions: how a change of a text, w
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unembed.attacks.parts.optimizers import MuonAdamW, schedule
-from unembed.attacks.refine.lexicon.embedding import unit_vectors
-from unembed.attacks.refine.lexicon.units import Units
+from unembed.attacks.refine.lexicon.language import Units
+from unembed.attacks.refine.lexicon.words import unit_vectors
 from unembed.core.atomic_files import write_file
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder, Purpose
@@ -39,12 +38,7 @@ _TEXTS = 200_000  # texts that are learned from at the most
 
 
 class Surrogate(nn.Module):
-    """Two convolutions over neighbouring words with a look at the whole text between them, and a weighted mean.
-
-    Args:
-        dimension: Of the vectors.
-        width: Of the hidden layers.
-    """
+    """Two convolutions over neighbouring words with a look at the whole text between them, and a weighted mean."""
 
     mean: Tensor
 
@@ -53,7 +47,9 @@ class Surrogate(nn.Module):
         self.register_buffer("mean", torch.zeros(dimension))  # of the vectors of words
         self.inputs = nn.Linear(dimension, width)
         self.positions = nn.Parameter(0.02 * torch.randn(_PLACES, width))
-        self.blocks = nn.ModuleList([_Neighbors(width), _Whole(width), _Neighbors(width)])
+        self.blocks = nn.ModuleList(
+            [_Block(width, _neighbors, 3), _Block(width, _whole, 2), _Block(width, _neighbors, 3)]
+        )
         self.norm = nn.LayerNorm(width)
         self.weight = nn.Linear(width, 1)
         self.output = nn.Linear(width, dimension)
@@ -62,12 +58,7 @@ class Surrogate(nn.Module):
             self.word.weight.copy_(torch.eye(dimension))
 
     def forward(self, words: Tensor, mask: Tensor) -> Tensor:
-        """Unit vectors of texts (B, d).
-
-        Args:
-            words: Vectors of their words (B, n, d).
-            mask: 1 for words, 0 for padding (B, n).
-        """
+        """Unit vectors (B, d) of texts, from the vectors of their words (B, n, d) and a mask (B, n), 0 for padding."""
         words = words - self.mean
         places = torch.arange(words.shape[1]).clamp_max(_PLACES - 1)
         hidden = _SCALE * self.inputs(words) + self.positions[places]
@@ -87,36 +78,29 @@ class Surrogate(nn.Module):
         return found
 
     def save(self, path: Path) -> None:
-        """Write the weights."""
         write_file(path, lambda file: torch.save(self.state_dict(), file))
 
     @classmethod
     def read(cls, path: Path, dimension: int) -> Surrogate:
-        """What ``save`` wrote.
-
-        Raises:
-            InputError: The file holds something else.
-        """
-        wrong = f"{path}: not the weights of a surrogate for vectors of dimension {dimension}"
+        """What ``save`` wrote; InputError if the file holds something else."""
         content = load_tensors(path, "the weights of a surrogate")
         surrogate = cls(dimension)
         try:
             surrogate.load_state_dict(content)
         except (AttributeError, TypeError, RuntimeError) as error:
-            raise InputError(f"{wrong}: {str(error).splitlines()[0]}") from error
+            raise InputError(
+                f"{path}: not the weights of a surrogate for vectors of dimension {dimension}: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
         return surrogate.eval()
 
 
 class _Block(nn.Module):
-    """Adds to each word what a view of the text from its place says.
+    """Adds to each word what a view of the text, ``views`` words wide, says from its place."""
 
-    Args:
-        width: Of the hidden layers.
-        views: Width of the view, in words.
-    """
-
-    def __init__(self, width: int, views: int) -> None:
+    def __init__(self, width: int, view: Callable[[Tensor, Tensor], Tensor], views: int) -> None:
         super().__init__()
+        self.view = view
         self.norm = nn.LayerNorm(width)
         self.inner = nn.Linear(views * width, 2 * width)
         self.outer = nn.Linear(2 * width, width)
@@ -124,34 +108,20 @@ class _Block(nn.Module):
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         view = self.view(self.norm(hidden) * mask[..., None], mask)
-        found: Tensor = hidden + self.outer(functional.gelu(self.inner(view)))
-        return found
-
-    @abstractmethod
-    def view(self, words: Tensor, mask: Tensor) -> Tensor:
-        """Of words (B, n, width), (B, n, views * width)."""
+        changed: Tensor = hidden + self.outer(functional.gelu(self.inner(view)))
+        return changed
 
 
-class _Neighbors(_Block):
-    """The word and its two neighbours."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__(width, views=3)
-
-    def view(self, words: Tensor, mask: Tensor) -> Tensor:
-        padded = functional.pad(words, (0, 0, 1, 1))
-        return torch.cat([padded[:, :-2], words, padded[:, 2:]], dim=-1)
+def _neighbors(words: Tensor, _: Tensor) -> Tensor:
+    """Each word and its two neighbours, (B, n, 3 * width)."""
+    padded = functional.pad(words, (0, 0, 1, 1))
+    return torch.cat([padded[:, :-2], words, padded[:, 2:]], dim=-1)
 
 
-class _Whole(_Block):
-    """The word and the sum of all words."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__(width, views=2)
-
-    def view(self, words: Tensor, mask: Tensor) -> Tensor:
-        whole = words.sum(1, keepdim=True) / mask.sum(1).clamp_min(1).sqrt()[:, None, None]
-        return torch.cat([words, whole.expand_as(words)], dim=-1)
+def _whole(words: Tensor, mask: Tensor) -> Tensor:
+    """Each word and the sum of all words, (B, n, 2 * width)."""
+    whole = words.sum(1, keepdim=True) / mask.sum(1).clamp_min(1).sqrt()[:, None, None]
+    return torch.cat([words, whole.expand_as(words)], dim=-1)
 
 
 class _Table:
@@ -174,11 +144,7 @@ def _padded(texts: Sequence[Words], table: _Table) -> tuple[Tensor, Tensor]:
 @torch.inference_mode(False)
 @torch.enable_grad()
 def fit(texts: Sequence[str], oracle: CachedEmbedder, steps: PositiveInt, seed: int = 0) -> Surrogate:
-    """Train a surrogate for ``steps`` steps of 256 texts.
-
-    Args:
-        texts: Training texts of the attack; of many, ``steps`` times 256 and at most 200,000 are taken.
-        oracle: Has their vectors, and embeds their words.
+    """Train a surrogate for ``steps`` steps of 256 texts; of many training texts, at most 200,000 are taken.
 
     Raises:
         InputError: There is no text, or a limit of the embedder is reached.

