@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from support.pages import commands, fenced, words
 from support.stand_ins import leaves
 from unembed import launch
-from unembed.attacks.lm_inversion.encoder import Encoder
+from unembed.attacks.lm_inversion.edits import Encoder
 from unembed.commands.audit import audit
 from unembed.commands.compare import compare, read_settings
 from unembed.commands.invert import invert

@@ -17,10 +17,8 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from unembed.attacks.base import Attack
-from unembed.attacks.lm_inversion.active_targets import Found, SearchSettings
 from unembed.attacks.lm_inversion.losses import Loss
-from unembed.attacks.lm_inversion.method import Rows, State
-from unembed.attacks.lm_inversion.search import Search
+from unembed.attacks.lm_inversion.search import Rows, Search, SearchSettings, State
 from unembed.attacks.parts.predictions import Prediction, SearchRecord, Targets
 from unembed.attacks.refine.refining import Refiner
 from unembed.core.errors import InputError
@@ -33,14 +31,13 @@ Length = Literal["known", "search"] | PositiveInt
 
 
 class LanguageModelAttack(Attack):
-    """Searches an input for every target; a subclass is the method that takes the steps (see method.Method).
+    """Searches an input for every target; a subclass takes the steps.
 
     Args:
         loss: How far a candidate's output is from the target's.
         length: Tokens of the inputs: ``known`` of every target (from the data), ``search``: 1, 2, ... until one is
             found, or a number for all of them.
         max_length: The last that ``search`` tries.
-        refine: See Attack; of texts.
         search: See SearchSettings.
     """
 
@@ -60,37 +57,28 @@ class LanguageModelAttack(Attack):
         self.length, self.max_length = length, max_length
         self.settings = SearchSettings(**search)
 
-    # -- what a subclass gives ------------------------------------------------------------------------------------
-
     @abstractmethod
     def passes(self, state: State) -> int | Tensor:
-        """See method.Method."""
+        """Forward passes that the last step took, for every input alike or (B,); a backward pass counts two."""
 
     @abstractmethod
     def begin(self, rows: Rows) -> State:
-        """See method.Method."""
+        """The state of new inputs, tensors of first dimension B."""
 
     @abstractmethod
     def step(self, state: State, rows: Rows) -> Tensor:
-        """See method.Method."""
+        """Take a step, in place or by replacing tensors of ``state``; returns the candidates, ids (B, n)."""
 
     def distance(self, model: WhiteBox, seen: Seen, logits: Tensor) -> Tensor:
-        """Loss (B,) of candidates with logits (B, m, V)."""
+        """Loss (B,) of candidates with logits (B, m, V), which ranks candidates that are not exact."""
         return self.objective(model.observation, seen, logits)
-
-    # -- the attack -----------------------------------------------------------------------------------------------
 
     @property
     def model(self) -> WhiteBox:
-        """The model behind the observations."""
         return self.white_box(self.oracle)
 
     def white_box(self, oracle: CachedEmbedder | None) -> WhiteBox:
-        """The model behind a cache.
-
-        Raises:
-            InputError: It is none that the attack can invert.
-        """
+        """The model behind a cache; InputError if it is none that the attack can invert."""
         return language_model_of(oracle)
 
     def prepare_data(self) -> None:
@@ -99,11 +87,7 @@ class LanguageModelAttack(Attack):
         super().prepare_data()
 
     def check(self, model: WhiteBox) -> None:
-        """Check that outputs of ``model`` can be attacked with these settings.
-
-        Raises:
-            InputError: The loss needs logits but only the text is observed; inputs exceed the model's positions.
-        """
+        """Check that outputs of ``model`` can be attacked with these settings."""
         if self.objective.reads_logits and not model.observation.sees_logits:
             raise InputError(
                 "attack.loss: the loss compares logits, and of the output the text alone is seen (embedder.top_k=0); "
@@ -129,17 +113,11 @@ class LanguageModelAttack(Attack):
         return [self.model.ids(text) for text in texts]
 
     def query(self, prediction: Prediction) -> str:
-        """The ids that were found, written out."""
         assert prediction.tokens is not None
         return written_ids(prediction.tokens)
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        """Search an input for each target; an interrupted search resumes from its snapshot.
-
-        Raises:
-            InputError: The embedder is no language model; NaN, infinity or another width than the observation's; the
-                lengths are not known, or beyond the model's positions.
-        """
+        """Search an input for each target; an interrupted search resumes from its snapshot."""
         model = self.white_box(oracle)
         # A test runs in inference mode, whose tensors take no gradients.
         with torch.inference_mode(False), torch.enable_grad():
@@ -149,7 +127,12 @@ class LanguageModelAttack(Attack):
             unfinished = self.batch_cache.search_state("search", part, repr(stages))
             search = Search(self, model, vectors, targets.index.tolist(), self.settings, unfinished)
             found = search.run(stages)
-        return [prediction_of(one, model) for one in found]
+        predictions = []
+        for one in found:
+            assert one.ids is not None
+            record = SearchRecord(one.verified, one.iterations, one.passes, one.loss)
+            predictions.append(Prediction((model.decode(one.ids),), tokens=tuple(one.ids), search=record))
+        return predictions
 
     def _stages(self, targets: Targets, model: WhiteBox) -> list[tuple[int, list[int]]]:
         """The lengths to try, in order, and the targets that each is tried for."""
@@ -175,11 +158,7 @@ class LanguageModelAttack(Attack):
 
 
 def language_model_of(oracle: CachedEmbedder | None) -> LanguageModelEmbedder:
-    """The language model behind a cache.
-
-    Raises:
-        InputError: It is no language model.
-    """
+    """The language model behind a cache; InputError if it is none."""
     embedder = None if oracle is None else oracle.embedder
     if not isinstance(embedder, LanguageModelEmbedder):
         kind = "none" if embedder is None else type(embedder).__name__
@@ -191,11 +170,7 @@ def language_model_of(oracle: CachedEmbedder | None) -> LanguageModelEmbedder:
 
 
 def checked(vectors: Tensor, model: WhiteBox) -> Tensor:
-    """Observations (N, width) that the model could have given.
-
-    Raises:
-        InputError: Another width, NaN or infinity.
-    """
+    """Observations (N, width) that the model could have given; InputError of another width, NaN or infinity."""
     width = model.observation.dimension
     if vectors.ndim != 2 or vectors.shape[1] != width:
         raise InputError(
@@ -206,10 +181,3 @@ def checked(vectors: Tensor, model: WhiteBox) -> Tensor:
     if not finite.all():
         raise InputError(f"target {int((~finite).nonzero()[0])} holds NaN or infinity")
     return vectors
-
-
-def prediction_of(found: Found, model: WhiteBox) -> Prediction:
-    """The prediction of a search's result, with its text."""
-    assert found.ids is not None
-    record = SearchRecord(found.verified, found.iterations, found.passes, found.loss)
-    return Prediction((model.decode(found.ids),), tokens=tuple(found.ids), search=record)

@@ -1,9 +1,14 @@
 """attack=logits_inverter: a T5 that is trained to write the input that a language model's logits come from.
 
-    logits (V,) -> chunks (chunked_logits.py) -> T5 encoder, decoder -> 17862 14520 -> " Wheel adop"
+    logits (V,) - their moving average -> 64 chunks of V / 64 -> one MLP per chunk -> 64 vectors
+                                                              -> sums of word embeddings -> one MLP -> 64 vectors
+    64 vectors -> T5 encoder, decoder -> 17862 14520 -> " Wheel adop"
 
 The inversion model that Skapars et al. 2025 (section 5.1, appendix D) take from Morris et al. 2023b. It needs only
 black-box access and no search. Its predictions are not verified with the model, so it claims no inputs.
+
+Logits mostly reflect token frequencies, independent of the input. Subtracting their moving average over the training
+batches (unigram adaptation) leaves the effect of the input.
 
 ``LogitsInverter`` writes the model's own token ids. A published T5 has other tokens: ``TextLogitsInverter`` writes
 text, which is cut into the model's tokens again. Random ids seldom survive that.
@@ -11,37 +16,114 @@ text, which is cut into the model's tokens again. Random ids seldom survive that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
 
 from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.lm_inversion.base import language_model_of
-from unembed.attacks.lm_inversion.chunked_logits import ChunkedLogits
 from unembed.attacks.parts.backbones import Dropout, RandomT5, token_ids
 from unembed.attacks.parts.decoders import EncoderDecoder
 from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.parts.prefix import Prefix
 from unembed.core.errors import InputError
 from unembed.core.examples import read_ids, written_ids
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder
 
+
+class ChunkedLogits(Prefix):
+    """Logits split into chunks, each with its own MLP, since each chunk belongs to different tokens.
+
+    With ``shared``, one MLP serves all chunks, each of which weights the word embeddings of its own part of the
+    encoder's vocabulary: the paper's head, by its authors' code. The embeddings are those before training.
+    ``adaptation`` is the share of a training batch in the moving average; 0 leaves the logits as they are.
+    """
+
+    unigram: Tensor
+    batches: Tensor
+    words: Tensor
+    inner: nn.Module
+    outer: nn.Module
+
+    def __init__(
+        self,
+        vectors: PositiveInt = 64,
+        hidden: PositiveInt = 256,
+        adaptation: Annotated[float, Field(ge=0, lt=1)] = 0.01,
+        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+        shared: bool = False,
+    ) -> None:
+        super().__init__(vectors, "mlp", normalize=False, dropout=dropout)
+        self.hidden, self.adaptation, self.shared = hidden, adaptation, shared
+
+    def build(self, dimension: int, width: int) -> None:
+        """Make the layers for ``dimension`` logits; fewer than ``vectors`` leave chunks of zeros."""
+        self.width, self.chunk = width, math.ceil(dimension / self.vectors)
+        self.drop = nn.Dropout(self.dropout)
+        if self.shared:
+            self.inner, self.outer = nn.Linear(width, self.hidden), nn.Linear(self.hidden, width)
+            self.register_buffer("words", torch.zeros(self.vectors, self.chunk, width))
+        else:
+            self.inner = _Layers(self.vectors, self.chunk, self.hidden)
+            self.outer = _Layers(self.vectors, self.hidden, width)
+        self.register_buffer("unigram", torch.zeros(dimension))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """(n, V) -> (n, vectors, width); in training, the batch moves the average first."""
+        if self.adaptation:
+            if self.training:
+                self._adapt(embeddings.detach().mean(0))
+            embeddings = embeddings - self.unigram
+        missing = self.vectors * self.chunk - embeddings.shape[1]
+        chunks = nn.functional.pad(embeddings, (0, missing)).view(len(embeddings), self.vectors, self.chunk)
+        if self.shared:
+            chunks = torch.einsum("nki,kiw->nkw", chunks, self.words)
+        projected: Tensor = self.outer(nn.functional.gelu(self.drop(self.inner(chunks))))
+        return projected
+
+    def take_words(self, table: Tensor) -> None:
+        """Word embeddings (words, width), dealt to the chunks in order.
+
+        Where a chunk has more logits than words, which are as many as the vocabulary of the encoder is smaller than
+        the language model's, its last logits have none and are not read, as in the authors' code.
+        """
+        each = math.ceil(len(table) / self.vectors)
+        dealt = nn.functional.pad(table.detach(), (0, 0, 0, each * self.vectors - len(table)))
+        count = min(each, self.chunk)
+        self.words.zero_()[:, :count] = dealt.view(self.vectors, each, -1)[:, :count]
+
+    @torch.no_grad()
+    def _adapt(self, mean: Tensor) -> None:
+        """The first batch begins the average: from zero it would take hundreds."""
+        share = torch.where(self.batches == 0, 1.0, self.adaptation)
+        self.unigram.lerp_(mean, share)
+        self.batches += 1
+
+
+class _Layers(nn.Module):
+    """A linear layer for each of k chunks: (n, k, input) -> (n, k, output)."""
+
+    def __init__(self, chunks: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        bound = inputs**-0.5
+        self.weight = nn.Parameter(torch.empty(chunks, inputs, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(chunks, outputs))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.einsum("nki,kio->nko", inputs, self.weight) + self.bias
+
+
 PAD, END = "<|padding|>", "<|end of input|>"  # behind the model's own ids, every one of which an input may hold
 
 
 class LanguageModelT5(RandomT5):
-    """A small T5 from random weights that writes the tokens of a language model.
-
-    Args:
-        tokenizer: The language model's folder, or its name on the hub.
-        encoder_layers: Blocks of the encoder.
-        decoder_layers: Blocks of the decoder.
-        width: Hidden width; a multiple of ``heads``.
-        heads: Attention heads.
-        dropout: Dropout everywhere.
-    """
+    """A small T5 from random weights that writes the tokens of the language model ``tokenizer``."""
 
     def __init__(
         self,
@@ -74,8 +156,7 @@ class LogitsInverter(GenerativeAttack):
     decodes_vectors = False  # it asks the language model for its tokens
 
     def make_decoder(self, model: Any) -> EncoderDecoder:
-        """The encoder reads all chunks, without a mask."""
-        return EncoderDecoder(model)
+        return EncoderDecoder(model)  # the encoder reads all chunks, without a mask
 
     def build(self, dimension: int) -> None:
         """Make decoder and prefix; a head that all chunks share reads the words before they are trained."""
@@ -84,11 +165,7 @@ class LogitsInverter(GenerativeAttack):
             self.prefix.take_words(self.decoder.model.get_input_embeddings().weight)
 
     def model(self, oracle: CachedEmbedder | None) -> LanguageModelEmbedder:
-        """The language model whose logits are the targets.
-
-        Raises:
-            InputError: The embedder is none, or it shows other than all logits of one output token.
-        """
+        """The language model whose logits are the targets; InputError unless all logits of one token are observed."""
         model = language_model_of(oracle)
         seen = model.observation
         if seen.top_k is not None:
@@ -103,7 +180,6 @@ class LogitsInverter(GenerativeAttack):
         return model
 
     def prepare_data(self) -> None:
-        """Check before anything is embedded that the attack can read the embedder's output."""
         self.model(self.oracle)
         super().prepare_data()
 
@@ -129,7 +205,6 @@ class LogitsInverter(GenerativeAttack):
         return found
 
     def query(self, prediction: Prediction) -> str:
-        """The ids that were written; of none, the empty text."""
         return written_ids(prediction.tokens) if prediction.tokens else ""
 
     def input_ids(self, ids: Sequence[int], model: LanguageModelEmbedder) -> list[int]:

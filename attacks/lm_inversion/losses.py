@@ -17,23 +17,13 @@ from unembed.embedders.observation import Observation, Seen
 
 
 class Loss(Protocol):
-    """A loss of outputs.
-
-    Attributes:
-        reads_logits: Whether the target's logits must be seen.
-    """
+    """A loss of outputs; ``reads_logits``: the target's logits must be seen."""
 
     @property
     def reads_logits(self) -> bool: ...
 
     def __call__(self, observation: Observation, seen: Seen, logits: Tensor) -> Tensor:
-        """Loss of each target, (B,), at least 0.
-
-        Args:
-            observation: What is seen of a target.
-            seen: The targets.
-            logits: (B, m, V) of the candidates, each followed by its target's text.
-        """
+        """Loss of each target, (B,), at least 0, from logits (B, m, V) of candidates followed by its target's text."""
         ...
 
     def values(self, seen: Seen) -> float:
@@ -49,8 +39,7 @@ class LogitLoss:
 
     Args:
         delta: Where the loss turns from a square to a line.
-        reduction: ``mean`` over a target's observed logits, as in the authors' code, or their ``sum``. Adam's steps
-            differ by its epsilon alone, which weighs as many times less against the gradients of a sum.
+        reduction: ``mean`` over a target's observed logits, as in the authors' code, or their ``sum``.
     """
 
     reads_logits = True
@@ -65,7 +54,6 @@ class LogitLoss:
         return rows.mean(dim=1) if self.reduction == "mean" else rows.sum(dim=1)
 
     def values(self, seen: Seen) -> float:
-        """Observed logits of a target; 1 for their mean."""
         assert seen.logits is not None
         return 1 if self.reduction == "mean" else seen.logits[0].numel()
 
@@ -88,7 +76,6 @@ class TextLoss:
         return (values.amax(dim=-1) - wanted).sum(dim=1)
 
     def values(self, seen: Seen) -> float:
-        """Output tokens."""
         return seen.ids.shape[1]
 
 
@@ -111,5 +98,4 @@ class CosineLoss:
         return self.scale * (1 - cosines).sum(dim=1)
 
     def values(self, seen: Seen) -> float:
-        """Vectors times the scale."""
         return self.scale * seen.ids.shape[1]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unembed.attacks.lm_inversion.base import LanguageModelAttack
 from unembed.attacks.lm_inversion.losses import Loss
-from unembed.attacks.lm_inversion.method import Rows, State
+from unembed.attacks.lm_inversion.search import Rows, State
 
 EPSILON = 1e-8
 # The paper's standard deviations of sampled token weights (algorithm 1) and input vectors (algorithm 2).
@@ -30,9 +30,6 @@ class SODA(LanguageModelAttack):
 
     Args:
         loss: See LanguageModelAttack.
-        lr: Learning rate.
-        betas: Of Adam's moments.
-        temperature: Of the softmax.
         decay: Factor on Z after each step; 1: no decay.
         reset_moments: Steps after which Adam's moments are reset to zero, t1; null: never.
         reset_state: Steps after which Z is resampled too, t2; null: never.
@@ -41,8 +38,8 @@ class SODA(LanguageModelAttack):
             nearest token (false; the paper's embedding search).
         fluency: Weight of the input's negative log-likelihood (equation 13), a mean over its tokens, against the mean
             loss of an observed value, as in the authors' code; the paper uses 0.009 on natural text.
-        draw_std: Standard deviation of sampled states; null: the paper's, 0.1 for weights and 1 for input vectors. A
-            model's embeddings may be far smaller (about 0.14 per coordinate for GPT-2).
+        draw_std: Standard deviation of sampled states; null: the paper's. A model's embeddings may be far smaller
+            (about 0.14 per coordinate for GPT-2).
         search: See LanguageModelAttack.
     """
 
@@ -68,8 +65,7 @@ class SODA(LanguageModelAttack):
         self.draw_std = draw_std or (WEIGHTS_STD if reparametrize else VECTORS_STD)
 
     def passes(self, state: State) -> int | Tensor:
-        """A forward and a backward pass."""
-        return 3
+        return 3  # a forward and a backward pass
 
     def begin(self, rows: Rows) -> State:
         """Z = 0 for the first restart, sampled for the others; input vectors are always sampled."""
@@ -82,7 +78,6 @@ class SODA(LanguageModelAttack):
         return {"z": z, "m": torch.zeros_like(z), "v": torch.zeros_like(z)}
 
     def step(self, state: State, rows: Rows) -> Tensor:
-        """One step for all inputs, (B, n) ids of the candidates."""
         z, m, v = state["z"], state["m"], state["v"]
         gradient = self._gradient(z, rows)
         first, second = self.betas
@@ -120,8 +115,11 @@ class SODA(LanguageModelAttack):
         return gradient
 
     def _candidates(self, z: Tensor, rows: Rows) -> Tensor:
-        """The candidate that a state stands for, (B, n) ids."""
-        return (z if self.reparametrize else _closeness(z, rows.model.input_vectors)).argmax(dim=-1)
+        """The candidate that a state stands for, (B, n) ids; of input vectors the nearest tokens."""
+        if self.reparametrize:
+            return z.argmax(dim=-1)
+        table = rows.model.input_vectors
+        return (z @ table.T - table.square().sum(dim=1) / 2).argmax(dim=-1)  # half the squared distance, negated
 
     def _reset(self, state: State, rows: Rows) -> None:
         iteration = rows.iteration
@@ -140,8 +138,3 @@ class SODA(LanguageModelAttack):
 
 def _every(iteration: Tensor, steps: int | None) -> Tensor:
     return torch.zeros_like(iteration, dtype=torch.bool) if steps is None else iteration % steps == 0
-
-
-def _closeness(vectors: Tensor, table: Tensor) -> Tensor:
-    """Larger for tokens whose vector is nearer, (B, n, V): half the squared distance, negated, up to a constant."""
-    return vectors @ table.T - table.square().sum(dim=1) / 2

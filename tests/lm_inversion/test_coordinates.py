@@ -7,9 +7,9 @@ import itertools
 import torch
 
 from support.tiny_models import VOCABULARY
-from unembed.attacks.lm_inversion.coordinates import Coordinates, neighbours
 from unembed.attacks.lm_inversion.losses import LogitLoss
-from unembed.attacks.lm_inversion.method import Rows
+from unembed.attacks.lm_inversion.search import Rows
+from unembed.attacks.lm_inversion.soda_embedder import Coordinates, neighbours
 from unembed.embedders.language_model import LanguageModelEmbedder
 
 TRUE = torch.tensor([[5, 17, 3], [12, 30, 8]])

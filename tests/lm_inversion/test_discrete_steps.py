@@ -10,12 +10,8 @@ import pytest
 import torch
 
 from support.tiny_models import tiny_sentence_encoder
-from unembed.attacks.lm_inversion.discrete_steps import DiscreteSteps
-from unembed.attacks.lm_inversion.encoder import Encoder
-from unembed.attacks.lm_inversion.entries import Entries
-from unembed.attacks.lm_inversion.ranked_edits import RankedEdits
-from unembed.attacks.lm_inversion.text_search import FOUND, Budget, TextSearch, search
-from unembed.attacks.lm_inversion.token_language import EDGE, TokenLanguage
+from unembed.attacks.lm_inversion.discrete_steps import FOUND, Budget, DiscreteSteps, TextSearch, search
+from unembed.attacks.lm_inversion.edits import EDGE, Encoder, Entries, RankedEdits, TokenLanguage
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.lexicon.language import Language
 from unembed.core.errors import InputError

@@ -11,11 +11,10 @@ from hydra.utils import instantiate
 
 from support.tiny_models import VOCABULARY
 from unembed import launch
-from unembed.attacks.lm_inversion.gcg import GCG
+from unembed.attacks.lm_inversion.gcg import GCG, drawn_swaps, promising_tokens
 from unembed.attacks.lm_inversion.losses import LogitLoss
-from unembed.attacks.lm_inversion.method import Rows
+from unembed.attacks.lm_inversion.search import Rows
 from unembed.attacks.lm_inversion.soda import SODA
-from unembed.attacks.lm_inversion.swaps import drawn_swaps, promising_tokens
 from unembed.attacks.parts.predictions import Targets
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder

@@ -12,8 +12,7 @@ from hydra.utils import instantiate
 
 from support.tiny_models import VOCABULARY
 from unembed import launch
-from unembed.attacks.lm_inversion.chunked_logits import ChunkedLogits
-from unembed.attacks.lm_inversion.logits_inverter import LogitsInverter, TextLogitsInverter
+from unembed.attacks.lm_inversion.logits_inverter import ChunkedLogits, LogitsInverter, TextLogitsInverter
 from unembed.attacks.parts.predictions import Targets
 from unembed.core.errors import InputError
 from unembed.core.examples import written_ids

@@ -9,7 +9,7 @@ import torch
 
 from unembed.attacks.base import Attack
 from unembed.attacks.lm_inversion.losses import CosineLoss
-from unembed.attacks.lm_inversion.method import Rows
+from unembed.attacks.lm_inversion.search import Rows
 from unembed.attacks.lm_inversion.soda_embedder import SodaEmbedder
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.core.errors import InputError

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unembed.attacks.lm_inversion.swaps import distinct, drawn_swaps, promising_tokens
+from unembed.attacks.lm_inversion.gcg import distinct, drawn_swaps, promising_tokens
 
 LENGTH, VOCABULARY, K = 3, 20, 4
 TIMES = 24_000
