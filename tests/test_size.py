@@ -17,15 +17,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SLACK = 1.02
 CEILINGS = {
-    "lines of source": 41_500,
-    "code tokens of source": 283_000,
-    "files of source": 262,
-    "lines of the longest file": 410,
+    "lines of source": 40_800,
+    "code tokens of source": 281_400,
+    "files of source": 245,
+    "lines of the longest file": 409,
     "lines of command line, checks and run directory": 5_200,
     "configurations": 299,
     "pages": 24,
-    "words of the pages": 36_200,
-    "lines of tests": 31_200,
+    "words of the pages": 36_000,
+    "lines of tests": 31_150,
     "lines of benchmarks": 7_300,
 }
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
