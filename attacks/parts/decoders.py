@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from unembed.attacks.parts.gpt2_beams import GPT2Beams, runs
 from unembed.datamodules.arrow_examples import IGNORED
+from unembed.embedders.language_model import cache_argument
 
 
 class StateSteps:
@@ -79,9 +80,8 @@ class BeamRows:
 
     def step(self, tokens: Tensor) -> Tensor:
         """One token a beam, (n, b) -> logits (n, b, V)."""
-        output = self.model(
-            input_ids=tokens.reshape(-1, 1), past_key_values=self.cache, use_cache=True, logits_to_keep=1
-        )
+        cache = {cache_argument(self.model): self.cache, "use_cache": True}
+        output = self.model(input_ids=tokens.reshape(-1, 1), logits_to_keep=1, **cache)
         logits: Tensor = output.logits
         return logits.view(*tokens.shape, -1)
 
@@ -153,8 +153,8 @@ class EncoderDecoderState:
             encoder_outputs=(self.encoded,),
             attention_mask=self.mask,
             decoder_input_ids=tokens.reshape(-1, 1),
-            past_key_values=self.cache,
             use_cache=True,
+            **{cache_argument(self.model): self.cache},
         )
         self.cache = output.past_key_values
         logits: Tensor = output.logits
