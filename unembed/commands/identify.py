@@ -1,0 +1,64 @@
+"""Say which embedder made vectors: model, pooling and prefix, from the vectors alone.
+
+    unembed identify mine.npy                                  # a file, or any store that unembed audit reads
+    unembed identify vectors=chroma:mydata/db collection=notes
+    unembed identify mine.npy --json                           # for programs
+
+One vector is enough. Spaces of the embedders that run offline are known, secretly rotated ones from 100 vectors on;
+vectors of any other embedder are told to be of an unknown one. docs/embedders.md says how often it is right.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from unembed.core.commands import arguments, command
+from unembed.core.errors import InputError, did_you_mean, printable
+from unembed.launch import console
+from unembed.launch.console import ending
+from unembed.launch.locations import attacker_of
+
+_KEYS = ("vectors", "collection")
+_LIMIT = 2000  # vectors that are fetched
+
+
+def identify(address: str, collection: str | None = None, *, as_json: bool = False) -> None:
+    """Open the store -> fetch a sample -> name its space -> print."""
+    from unembed.datamodules.vector_stores.sampling import open_store, sample_store
+    from unembed.datamodules.vector_stores.vector_files import dimension_of
+    from unembed.metrics.identify import identify as identity_of
+
+    dimension = dimension_of(address)
+    store = open_store(address, dimension or 0, collection)
+    dimension = dimension or store.fetch([0]).shape[1]
+    identity = identity_of(sample_store(store, dimension, _LIMIT).vectors)
+    attacker = attacker_of(identity)
+    if as_json:
+        print(json.dumps({**asdict(identity), "attacker": attacker}))
+        return
+    print(printable(f"{address}: {identity}"))
+    if attacker is not None:
+        where = {"vectors": address} | ({} if collection is None else {"collection": collection})
+        print(printable(f"read by the shipped attacker {attacker}: {command('audit', **where)}"))
+
+
+def main() -> None:
+    """``unembed identify``."""
+    words = arguments()
+    console.begin()
+    with ending():
+        if {"--help", "-h"} & set(words):
+            print(__doc__)
+            return
+        values: dict[str, str] = {}
+        for word in (word for word in words if word != "--json"):
+            key, equals, value = word.partition("=")
+            if not equals:
+                key, value = "vectors", word
+            elif key not in _KEYS:
+                raise InputError(f"{word}: unknown key {key}, {did_you_mean(key, _KEYS)}")
+            values[key] = value
+        if "vectors" not in values:
+            raise InputError(f"give the vectors: {command('identify', '<file or store>')}")
+        identify(values["vectors"], values.get("collection"), as_json="--json" in words)
