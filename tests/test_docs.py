@@ -111,7 +111,7 @@ def test_benchmarks_know_their_documented_options(
 
 def elsewhere(*scripts: str) -> list[str]:
     """The documented commands, without those that test_reproducing.py and test_grids.py compose."""
-    grids = [f"python train.py -m experiment={name}" for name in ("access", "access_defended", "geia/table3")]
+    grids = [f"python train.py -m experiment={name}" for name in ("access", "geia/table3")]
     lines = commands(*scripts, everywhere=True)
     if find_spec("hydra_plugins.hydra_optuna_sweeper") is None:
         grids += [line for line in lines if "hydra/sweeper=optuna" in line]

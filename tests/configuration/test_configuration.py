@@ -34,7 +34,7 @@ from unembed.launch.origin import compose
 from unembed.launch.overrides import default_groups
 from unembed.runs.config_file import write_config
 
-GROUPS = [group for group in default_groups("train") if group not in ("paths", "hydra")]
+GROUPS = [group for group in default_groups("train") if group != "paths"]
 CHOICES = [(group, option) for group in GROUPS for option in overrides.options(group)]
 
 
@@ -84,7 +84,7 @@ OF_A_LANGUAGE_MODEL = {
 STAGED = {  # experiments that are composed with each of their stages
     ("experiment", f"{paper}/{table}"): [f"{paper}/{stage}" for stage in ("inverter", "corrector", "test")]
     for paper, table in (("vec2text", "table1"), ("vec2text", "table1_ada"), ("multilingual", "table4"))
-} | {("experiment", f"multilingual/table{n}"): ["multilingual/test"] for n in (1, 6, 8)}
+} | {("experiment", f"multilingual/table{n}"): ["multilingual/test"] for n in (1, 6)}
 
 
 def of_an_evaluation(choice: tuple[str, str]) -> bool:

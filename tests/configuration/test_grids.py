@@ -167,13 +167,19 @@ def test_a_grid_over_experiments_runs_those_that_it_lists(search: str, tmp_path:
     assert runs("experiment=all", search, "seed=1") == {"runs/grid/geia-1", "runs/grid/multiset-1"}
 
 
-@pytest.mark.parametrize("preset", ["access", "access_defended"])
-def test_the_cells_of_the_access_table_compose(preset: str) -> None:
-    configs, errors = survey("train", spread_out("train", [f"experiment={preset}"]), multirun=True)
+DEFENDED = [
+    "experiment=access/nearest,access/algen,access/shipped,access/unpaired_known,access/geia,access/geia_search",
+    "defense=noise,noise_strong,int8,truncation,rotation",
+]
+
+
+@pytest.mark.parametrize(("words", "parts"), [(["experiment=access"], 2), (DEFENDED, 0)], ids=["access", "defended"])
+def test_the_cells_of_the_access_table_compose(words: list[str], parts: int) -> None:
+    configs, errors = survey("train", spread_out("train", words), multirun=True)
     assert errors == []
     assert [message for config in configs for message in launch.check(config)] == []
     directories = [config.run_dir for config in configs]
     assert len(set(directories)) == len(directories)
     cells = [config.access for config in configs if config.access is not None]
     assert all(set(cell) == {"attack", "has", "presumes"} for cell in cells)
-    assert len(configs) - len(cells) == (2 if preset == "access" else 0)  # own and corrector are parts of others
+    assert len(configs) - len(cells) == parts  # own and corrector are parts of others

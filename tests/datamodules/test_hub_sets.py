@@ -21,9 +21,9 @@ from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.sources.hub import HubSet, found_at
 
 NAMES = [
-    "arxiv", "abcd", "cc_news", "cc_news_sentences", "cjeu_terms", "mnli", "msmarco", "msmarco_passages", "multiwoz",
-    "nq", "nq_dpr", "personachat", "personachat_geia", "pile_pubmed", "pile_pubmed_sentences", "qnli", "sst2",
-    "us_crimes", "wiki", "wiki_bio", "wiki_large", "wiki_small", "wiki_xl", "wmt16", "wmt16_cs", "pii_masking",
+    "arxiv", "abcd", "cc_news", "cjeu_terms", "mnli", "msmarco", "msmarco_passages", "multiwoz",
+    "nq", "nq_dpr", "personachat", "personachat_geia", "pile_pubmed", "qnli", "sst2",
+    "us_crimes", "wiki_bio", "wiki_large", "wiki_small", "wiki_xl", "wmt16", "wmt16_cs", "pii_masking",
     "reddit", "tinystories",
 ]  # fmt: skip
 
@@ -136,14 +136,16 @@ def test_personachat_of_geia_is_json_in_files_called_txt(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("name", "file"),
-    [("cc_news_sentences", "plain_text/{split}-0.parquet"), ("pile_pubmed_sentences", "data/{split}-0.parquet")],
+    [("cc_news", "plain_text/{split}-0.parquet"), ("pile_pubmed", "data/{split}-0.parquet")],
 )
 def test_documents_are_split_into_sentences_of_some_length(tmp_path: Path, name: str, file: str):
     document = "{} was seen here on a Monday. No. Was it so on {}?  Nobody of us knows it, {} say!"
     for split in ("train", "validation", "test") if "pubmed" in name else ("train",):
         rows = [{"text": document.format(f"{split} {n}", n, n)} for n in range(9)]
         parquet(tmp_path, file.format(split=split), rows)
-    found = texts(declared(name, path=str(tmp_path), sizes={"train": 6, "valid": 1, "test": 2}))
+    found = texts(
+        declared(name, path=str(tmp_path), sentences=[5, 60], sizes={"train": 6, "valid": 1, "test": 2})
+    )
     assert {split: len(part) for split, part in found.items()} == {"train": 6, "valid": 1, "test": 2}
     for text in [text for part in found.values() for text in part]:
         assert re.fullmatch(
@@ -188,7 +190,7 @@ def test_the_corpora_of_vec2text(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "file", "column"),
     [
-        ("wiki", "data/{split}-00000-of-00002.parquet", "sentence"),
+        ("wiki_xl", "data/{split}-00000-of-00002.parquet", "sentence"),
         ("cc_news", "plain_text/{split}-00000-of-00005.parquet", "text"),
         ("pile_pubmed", "data/{split}-00000-of-00003.parquet", "text"),
         ("wiki_bio", "default/{split}/0000.parquet", "target_text"),

@@ -351,7 +351,6 @@ PUBLISHED = {
     "me5_base": ("intfloat/multilingual-e5-base", "mean", True, "query: "),
     "me5_base_pooler": ("intfloat/multilingual-e5-base", "pooler", False, ""),
     "distiluse_encoder": ("sentence-transformers/distiluse-base-multilingual-cased-v2", "mean", False, ""),
-    "distiluse_multilingual": ("sentence-transformers/distiluse-base-multilingual-cased-v2", None, None, ""),
     "transformer": ("a/model", "mean", True, ""),
     "sentence_transformer": ("a/model", None, None, ""),
 }

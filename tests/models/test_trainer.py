@@ -115,7 +115,6 @@ TINY_T5 = ["attack.backbone.encoder_layers=1", "attack.backbone.decoder_layers=1
     "attack",
     [
         ["attack=geia", *TINY_GPT2],
-        ["attack=geia_t5_random", *TINY_T5],
         ["attack=vec2text_inverter", *TINY_T5],
         ["attack=mt5_inverter_random", *TINY_T5],
         ["attack=multiset"],

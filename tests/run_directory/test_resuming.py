@@ -220,7 +220,7 @@ def test_other_options_and_parts_are_refused(place: Path, typed: Type) -> None:
 
 @pytest.mark.slow
 def test_an_experiment_is_no_difference_to_itself(place: Path, typed: Type) -> None:
-    old = ["experiment=personachat_bag_of_words", "datamodule.path=data.jsonl", "trainer.precision=32-true"]
+    old = ["experiment=personachat_data", "datamodule.path=data.jsonl", "trainer.precision=32-true"]
     run = begun(place, *old)
     again = [f"run_dir={run}", "ckpt_path=last"]
     same, keys, other = typed(
@@ -229,7 +229,7 @@ def test_an_experiment_is_no_difference_to_itself(place: Path, typed: Type) -> N
     saved = yaml.safe_load((run / layout.CONFIG).read_text())
     assert same.config == keys.config == {**saved, "ckpt_path": "last"}
     assert other.code == 2
-    assert lines_of(other.said) == ["experiment: personachat_bag_of_words -> personachat"]
+    assert lines_of(other.said) == ["experiment: personachat_data -> personachat"]
 
 
 @pytest.mark.slow
