@@ -143,9 +143,7 @@ def test_documents_are_split_into_sentences_of_some_length(tmp_path: Path, name:
     for split in ("train", "validation", "test") if "pubmed" in name else ("train",):
         rows = [{"text": document.format(f"{split} {n}", n, n)} for n in range(9)]
         parquet(tmp_path, file.format(split=split), rows)
-    found = texts(
-        declared(name, path=str(tmp_path), sentences=[5, 60], sizes={"train": 6, "valid": 1, "test": 2})
-    )
+    found = texts(declared(name, path=str(tmp_path), sentences=[5, 60], sizes={"train": 6, "valid": 1, "test": 2}))
     assert {split: len(part) for split, part in found.items()} == {"train": 6, "valid": 1, "test": 2}
     for text in [text for part in found.values() for text in part]:
         assert re.fullmatch(
