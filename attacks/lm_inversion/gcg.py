@@ -18,8 +18,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from unembed.attacks.lm_inversion.base import LanguageModelAttack
-from unembed.attacks.lm_inversion.losses import Loss
+from unembed.attacks.lm_inversion.base import LanguageModelAttack, Loss
 from unembed.attacks.lm_inversion.search import Rows, State
 
 

@@ -15,8 +15,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from unembed.attacks.lm_inversion.base import LanguageModelAttack
-from unembed.attacks.lm_inversion.losses import Loss
+from unembed.attacks.lm_inversion.base import LanguageModelAttack, Loss
 from unembed.attacks.lm_inversion.search import Rows, State
 
 EPSILON = 1e-8

@@ -19,9 +19,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unembed.attacks.base import Attack
+from unembed.attacks.lm_inversion.base import Loss
 from unembed.attacks.lm_inversion.discrete_steps import relaxed_encoder
 from unembed.attacks.lm_inversion.gcg import best_of, distinct, losses_of, promising_tokens
-from unembed.attacks.lm_inversion.losses import Loss
 from unembed.attacks.lm_inversion.search import Rows, State
 from unembed.attacks.lm_inversion.soda import SODA
 from unembed.attacks.parts.predictions import Prediction, Targets

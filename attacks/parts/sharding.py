@@ -14,8 +14,7 @@ from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unembed.attacks.parts.muon import Muon
-from unembed.attacks.parts.optimizers import JointOptimizer, MuonAdamW
+from unembed.attacks.parts.optimizers import JointOptimizer, Muon, MuonAdamW
 from unembed.core.errors import InputError
 
 # What the blocks of language models are called: GPT2Block, T5Block, OPTDecoderLayer, LlamaDecoderLayer, ...

@@ -11,9 +11,8 @@ from lightning import seed_everything
 
 from support.assembled import Texts, data_module, quiet_trainer
 from support.letters import Letters
-from unembed.attacks.geia_copy import GEIACopy
+from unembed.attacks.geia_copy import GEIACopy, WordList
 from unembed.attacks.parts.backbones import Backbone, RandomGPT2, RandomT5
-from unembed.attacks.parts.copying.words import WordList
 from unembed.attacks.parts.decoding import BeamSearch
 from unembed.attacks.parts.optimizers import AdamW
 from unembed.attacks.parts.predictions import Targets

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from support.tiny_models import POSITIONS, VOCABULARY
-from unembed.attacks.lm_inversion.losses import CosineLoss, LogitLoss, TextLoss
+from unembed.attacks.lm_inversion.base import CosineLoss, LogitLoss, TextLoss
 from unembed.attacks.lm_inversion.search import Rows, State
 from unembed.attacks.lm_inversion.soda import SODA
 from unembed.attacks.parts.batch_cache import BatchCache, SearchState

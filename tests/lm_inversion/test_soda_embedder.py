@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unembed.attacks.base import Attack
-from unembed.attacks.lm_inversion.losses import CosineLoss
+from unembed.attacks.lm_inversion.base import CosineLoss
 from unembed.attacks.lm_inversion.search import Rows
 from unembed.attacks.lm_inversion.soda_embedder import SodaEmbedder
 from unembed.attacks.parts.predictions import Prediction, Targets

@@ -23,11 +23,12 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.lexicon.entries import Additivity, Lexicon
 from unembed.attacks.refine.lexicon.language import Language, Units
 from unembed.attacks.refine.lexicon.moves import Proposals
 from unembed.attacks.refine.lexicon.surrogate import Surrogate, fit
 from unembed.attacks.refine.lexicon.words import (
+    Additivity,
+    Lexicon,
     digest_of,
     known_words,
     merged,
@@ -140,8 +141,8 @@ class LexiconSearch(Refiner):
         texts = [units for text in dict.fromkeys(prediction.candidates) if len(units := Units.of(text))]
         if texts:
             return texts
-        rows = torch.topk(lexicon.vectors @ target, min(self.moves, len(lexicon.entries))).indices
-        return [Units.of(lexicon.entries[row]) for row in rows.tolist()]
+        rows = torch.topk(lexicon.vectors @ target, min(self.moves, len(lexicon.words))).indices
+        return [Units.of(lexicon.words[row]) for row in rows.tolist()]
 
     def in_lexicon(self, texts: Sequence[str], oracle: CachedEmbedder) -> list[bool]:
         lexicon = self.lexicon(oracle)

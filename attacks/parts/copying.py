@@ -18,11 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unembed.attacks.parts.copying.words import CASES
-from unembed.attacks.parts.decoders import CausalDecoder, StateSteps, cross_entropy
-from unembed.attacks.parts.gpt2_beams import GPT2Beams
+from unembed.attacks.parts.decoders import CausalDecoder, GPT2Beams, StateSteps, cross_entropy
 from unembed.datamodules.arrow_examples import IGNORED
 
+CASES = 3  # in which a word can be copied: lower, capitalised, upper
 _RIDGE = 0.1  # of the mean eigenvalue
 _READ, _KEY = 1.0, 2.0  # lengths of a word's vector, as input and as key: they set the size of the first scores
 _EXPLAINED = 4.0  # as much as one whole word, written already, takes from the score of the same word
