@@ -283,8 +283,7 @@ def stored_embedder(published: Published) -> Embed | None:
 # -- the files of a checkpoint: where they are, which two belong together, what their weights are called
 #
 # A released checkpoint is a config.json and weights (safetensors or pickled tensors, in one file or several). An
-# inverter
-# and its corrector are two of them, whose names differ in their ending.
+# inverter and its corrector are two of them, whose names differ in their ending.
 
 # How the names of an inverter and of its corrector end; the last pair is that of jxm/gtr__nq__32.
 ENDINGS = (("inverter", "corrector"), ("hypothesizer", "corrector"), ("inversion", "corrector"), ("", "__correct"))

@@ -124,8 +124,8 @@ def test_entries_that_the_embedder_cannot_represent_are_counted_once(tmp_path: P
     assert len(met) == 1
     assert '"😀", "😁", "ខ្មែរ", ...' in str(met[0].message)
     assert "\x1b" not in str(met[0].message)
-    assert {"Zoltan", "Zoltan 😀"} <= set(lexicon.words)
-    assert not {entry.strip() for entry in wrong} & set(lexicon.words)
+    assert {"Zoltan", "Zoltan 😀"} <= set(lexicon.entries)
+    assert not {entry.strip() for entry in wrong} & set(lexicon.entries)
     with pytest.raises(InputError, match=r'path=list: the embedder knows no character of its entries: "😀"'):
         known_words(["😀"], Path("list"), MiniLM())
 

@@ -113,14 +113,14 @@ class Proposals:
     def substitutes(self) -> Iterator[Move]:
         """The replacements that fit the residual best."""
         for score, place, row in self._substitutes:
-            entry = self.lexicon.words[row]
+            entry = self.lexicon.entries[row]
             fluency = self.gain(place, place + 1, self.lexicon.words(row))
             yield Move(score + _WORD_FLUENCY * fluency, partial(self._replaced, place, entry))
 
     def siblings(self) -> Iterable[Move]:
         """Replacements by words that are nearly the same to the embedder: another form of the word."""
         for score, place, row in self._siblings:
-            entry, words = self.lexicon.words[row], self.lexicon.words(row)
+            entry, words = self.lexicon.entries[row], self.lexicon.words(row)
             if words != (self.units.words[place],):
                 fluency = self.gain(place, place + 1, words)
                 yield Move(score + _FLUENCY * fluency, partial(self._replaced, place, entry))
@@ -144,7 +144,7 @@ class Proposals:
         scores = step_fit(new @ self.residual - self.own[places], steps, self.length, len(self.units))
         for score, place, word in zip(scores.tolist(), places, words, strict=True):
             fluency = self.gain(place, place + 1, (word,))
-            entry = self.lexicon.words[self.lexicon.rows[word]]
+            entry = self.lexicon.entries[self.lexicon.rows[word]]
             yield Move(score + _USUAL_FLUENCY * fluency, partial(self._replaced, place, entry))
 
     def removals(self) -> Iterable[Move]:
@@ -158,7 +158,7 @@ class Proposals:
     def insertions(self) -> Iterable[Move]:
         """The entries that fit best, in the places where they are most fluent: their vectors do not say where."""
         for score, row in self._insertions:
-            entry, words = self.lexicon.words[row], self.lexicon.words(row)
+            entry, words = self.lexicon.entries[row], self.lexicon.words(row)
             places = sorted((-self.gain(place, place, words), place) for place in range(len(self.units) + 1))
             for rank, (_, place) in enumerate(places[:_PLACES]):
                 yield Move(score - 0.03 * rank, partial(self._inserted, place, entry))

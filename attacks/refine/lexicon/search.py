@@ -141,8 +141,8 @@ class LexiconSearch(Refiner):
         texts = [units for text in dict.fromkeys(prediction.candidates) if len(units := Units.of(text))]
         if texts:
             return texts
-        rows = torch.topk(lexicon.vectors @ target, min(self.moves, len(lexicon.words))).indices
-        return [Units.of(lexicon.words[row]) for row in rows.tolist()]
+        rows = torch.topk(lexicon.vectors @ target, min(self.moves, len(lexicon.entries))).indices
+        return [Units.of(lexicon.entries[row]) for row in rows.tolist()]
 
     def in_lexicon(self, texts: Sequence[str], oracle: CachedEmbedder) -> list[bool]:
         lexicon = self.lexicon(oracle)
