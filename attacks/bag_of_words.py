@@ -42,8 +42,8 @@ class WordSetAttack(Attack):
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         self.vocabulary.prepare(texts, artifacts)
 
-    def load(self, artifacts: Path) -> None:
-        self.vocabulary.load(artifacts)
+    def build(self, dimension: int) -> None:
+        self.vocabulary.load(self.artifacts)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Entries of each text; words that the vocabulary lacks have the number after its last."""
@@ -82,6 +82,7 @@ class BagOfWords(WordSetAttack):
 
     def build(self, dimension: int) -> None:
         """Make the layers; each word's bias is initialised to the log odds of its frequency."""
+        super().build(dimension)
         width = self.hidden or dimension
         between = [] if self.hidden is None else [nn.Linear(dimension, width), nn.GELU(), nn.Dropout(self.dropout)]
         output = nn.Linear(width, self.vocabulary.size)
@@ -121,20 +122,19 @@ class BagOfWords(WordSetAttack):
 
     # -- the threshold --------------------------------------------------------------------------------------------
 
-    def setup(self, stage: str) -> None:
-        super().setup(stage)
-        if stage == "fit":
-            if not self.data.examples("valid"):
-                raise InputError(
-                    "attack=bag_of_words chooses its threshold on validation text, and there is none: give "
-                    "datamodule.valid, or datamodule.valid_fraction or datamodule.split_field with datamodule.path"
-                )
-            self.data.embed("valid")  # the threshold needs them also with trainer.limit_val_batches=0
-            if not any(self._known(number) for ids, _ in self._validation() for row in ids for number in row):
-                raise InputError(
-                    f"attack.vocabulary.limit: none of the {self.vocabulary.size} entries occurs in the validation "
-                    "text, so no threshold can be chosen: is it in the language of the training text?"
-                )
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        if not self.data.examples("valid"):
+            raise InputError(
+                "attack=bag_of_words chooses its threshold on validation text, and there is none: give "
+                "datamodule.valid, or datamodule.valid_fraction or datamodule.split_field with datamodule.path"
+            )
+        self.data.embed("valid")  # the threshold needs them also with trainer.limit_val_batches=0
+        if not any(self._known(number) for ids, _ in self._validation() for row in ids for number in row):
+            raise InputError(
+                f"attack.vocabulary.limit: none of the {self.vocabulary.size} entries occurs in the validation "
+                "text, so no threshold can be chosen: is it in the language of the training text?"
+            )
 
     def on_train_end(self) -> None:
         self.choose_threshold()

@@ -80,10 +80,8 @@ class GenerativeAttack(Attack):
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         self.backbone.prepare(texts, artifacts, positions=self.positions)
 
-    def load(self, artifacts: Path) -> None:
-        self.tokenizer = load_tokenizer(artifacts)
-
     def build(self, dimension: int) -> None:
+        self.tokenizer = load_tokenizer(self.artifacts)
         self.decoder = self.make_decoder(self.load_model())
         check_positions(self.decoder.model.config, self.positions)
         self.prefix.build(dimension, self.decoder.width)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unembed.attacks.geia import GEIA
@@ -56,15 +56,12 @@ class GEIACopy(GEIA):
         self.words.load(artifacts, self._oracle())
         super().prepare(spelled_parts(texts, frozenset(self.words.copied)), artifacts)
 
-    def load(self, artifacts: Path) -> None:
-        super().load(artifacts)
-        self.words.load(artifacts, self._oracle())
-        self.word_tokens = WordTokens(self.tokenizer, self.words.copied)
-
     def make_decoder(self, model: Any) -> CopyingDecoder:
         """The prefix stands before the text; the decoder knows the words by their vectors."""
         if type(model).__name__ != "GPT2LMHeadModel":
             raise InputError(f"{_NAME}: copies words with a GPT-2, and the backbone is a {type(model).__name__}")
+        self.words.load(self.artifacts, self._oracle())
+        self.word_tokens = WordTokens(self.tokenizer, self.words.copied)
         decoder = CopyingDecoder(model, self.dimension, self.shortlist)
         spelled = [self.tokenizer.decode([token]) for token in range(decoder.size)]
         rows = [self.words.spelled.get(text[1:].lower(), -1) if text[:1] == " " else -1 for text in spelled]
@@ -114,13 +111,6 @@ _FILE = "words.json"
 _WORD = re.compile(r"[^\W_]+")
 
 
-class _Counted(BaseModel):
-    """The file."""
-
-    frequent: list[str]
-    rare: list[str]
-
-
 class WordList:
     """Sources of the words that are copied; nothing comes from test texts.
 
@@ -166,24 +156,15 @@ class WordList:
         write_json(artifacts / _FILE, {"frequent": frequent, "rare": sorted(set(usual.values()) - set(frequent))})
 
     def load(self, artifacts: Path, oracle: CachedEmbedder) -> None:
-        """Collect the words and embed each alone, once a cache; no queries of the attack.
-
-        Raises:
-            InputError: A source cannot be read, there is no word, or a limit of the embedder is reached.
-        """
-        try:
-            counted = _Counted.model_validate(read_json(artifacts / _FILE))
-        except ValidationError as error:
-            raise InputError(
-                f"{artifacts / _FILE}: not the words of a training text: {error.errors()[0]['msg']}"
-            ) from error
-        spelled = {form.lower(): form for form in counted.frequent}
+        """Collect the words and embed each alone, once a cache; no queries of the attack."""
+        counted = read_json(artifacts / _FILE)
+        spelled = {form.lower(): form for form in counted["frequent"]}
         own = read_words(Path(self.path), f"{_KEY}.path") if self.path is not None else []
         public = public_words(
             oracle.source.embedder, with_names=self.names, with_cities=self.cities, with_vocabulary=self.vocabulary,
             frequent=self.common, below=self.numbers, key=_KEY,
         )  # fmt: skip
-        found = merged(counted.rare, own, *public)
+        found = merged(counted["rare"], own, *public)
         written = [form for word, form in found.items() if _WORD.fullmatch(word) and word not in spelled]
         if not written:
             raise InputError(f"{_KEY}: no word to copy: the training text has no rare one, and no source is on")

@@ -70,12 +70,12 @@ class NearestNeighbor(Attack):
         view = self.oracle.source.view(texts)
         return lambda rows: view[rows.start : rows.stop]
 
-    def load(self, artifacts: Path) -> None:
+    def build(self, dimension: int) -> None:
         """Read the texts; vectors are read block by block."""
-        rows = [json.loads(line) for _, line in limits.lines(artifacts / "neighbors.jsonl")]
+        rows = [json.loads(line) for _, line in limits.lines(self.artifacts / "neighbors.jsonl")]
         self.texts = [row["text"] for row in rows]
         self.ids = [tuple(row["tokens"]) if "tokens" in row else None for row in rows]
-        self.vectors = np.lib.format.open_memmap(artifacts / "neighbors.npy", mode="r")
+        self.vectors = np.lib.format.open_memmap(self.artifacts / "neighbors.npy", mode="r")
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         starts = range(0, len(self.texts), BLOCK)

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from pydantic import PositiveInt
 from torch import Tensor
 
-from unembed.attacks.finished import COPY, KEY, FrozenDecoder
+from unembed.attacks.finished import KEY, FrozenDecoder
 from unembed.attacks.refine.refining import Refiner
 from unembed.attacks.transfer.aligners import Known, Map, read_maps, write_maps
 from unembed.core.atomic_files import write_json
@@ -28,7 +28,7 @@ from unembed.datamodules.sources.base import folded
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs import layout
 from unembed.runs.config_file import read_config
-from unembed.runs.stored_attack import check_embedder, keep
+from unembed.runs.stored_attack import check_embedder
 from unembed.runs.trust import check_trusted
 
 MAPS, ABOUT = "alignment.safetensors", "alignment.json"  # among the artifacts
@@ -106,7 +106,7 @@ class Aligned(FrozenDecoder):
     def write(self, artifacts: Path, maps: Mapping[str, Map], about: Mapping[str, Any], fitted: str) -> None:
         """Write what ``prepare`` makes: a copy of the decoder's run, the maps, and at last what is ``about`` them."""
         (artifacts / ABOUT).unlink(missing_ok=True)  # a kill in between would leave it beside another map
-        keep(self.source_run, artifacts / COPY)
+        super().prepare((), artifacts)
         write_maps(artifacts / MAPS, maps)
         write_json(artifacts / ABOUT, about)
         numbers = (f"{name} {value:.4g}" for name, value in about.items() if not isinstance(value, str))

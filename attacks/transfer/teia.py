@@ -85,7 +85,7 @@ class TEIA(Paired):
 
     def build(self, dimension: int) -> None:
         super().build(dimension)
-        self.reader = self._frozen[0].train()
+        self.reader = self.decoder.train()
         self.surrogate.build(own=self._maps[START].dimensions[1], victim=dimension)
 
     def encode(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:

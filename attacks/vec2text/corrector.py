@@ -25,8 +25,9 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from unembed.attacks.base import Attack
 from unembed.attacks.geia import GenerativeAttack
-from unembed.attacks.parts.backbones import Pretrained, label_ids, load_tokenizer, token_ids
+from unembed.attacks.parts.backbones import Pretrained, label_ids, token_ids
 from unembed.attacks.parts.decoders import EncoderDecoder
 from unembed.attacks.parts.decoding import BeamSearch, Decoding, NucleusSampling
 from unembed.attacks.parts.optimizers import MuonAdamW, OptimizerSettings, scheduled, training_progress
@@ -42,7 +43,7 @@ from unembed.datamodules.hypotheses import Hypotheses, HypothesisMixture, Hypoth
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.vectors import cosine_rows
 from unembed.runs import layout
-from unembed.runs.stored_attack import attack_of, identity, keep, weights_key
+from unembed.runs.stored_attack import attack_of, identity, weights_key
 
 INVERTER = "inverter"  # the copy, among the artifacts
 STATISTICS = "hypotheses.json"
@@ -66,11 +67,11 @@ class Corrector(IterativeAttack):
         **iterative: Any,
     ) -> None:
         super().__init__(**iterative)
-        self.inverter_run, self.layout, self.plan = Path(inverter_run), layout, hypotheses
+        self.layout, self.plan = layout, hypotheses
+        self.runs = {INVERTER: Path(inverter_run)}
         self.optimizer_settings, self.start_from_inverter = optimizer, start_from_inverter
         self.label_smoothing, self.max_new_tokens = label_smoothing, max_new_tokens
         self.tokenizer: Any = None
-        self._frozen: list[GenerativeAttack] = []  # no submodule: it is neither trained nor in the checkpoint
         self._mixtures: dict[Split, HypothesisMixture] = {}
         self._later: list[str] = []  # folders of the sets that this corrector wrote itself
 
@@ -78,9 +79,9 @@ class Corrector(IterativeAttack):
 
     def check_inputs(self) -> None:
         """Check that embedder, inverter and defense fit together."""
-        self.check_run(self.inverter_run, "attack.inverter_run")
+        super().check_inputs()
         self._hypothesis_embedder()
-        backbone = self._read_inverter(self.inverter_run, self.data.dimension).backbone
+        backbone = self._checked(attack_of(self.runs[INVERTER], self.data.dimension)).backbone
         pretrained = isinstance(backbone, Pretrained) and not backbone.random_weights
         if pretrained and isinstance(self.optimizer_settings, MuonAdamW):
             rank_zero_warn(
@@ -88,20 +89,10 @@ class Corrector(IterativeAttack):
                 "overwrite the pretrained ones of attack.inverter_run; take attack=vec2text_corrector_t5_base"
             )
 
-    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        self.check_run(self.inverter_run, "attack.inverter_run")
-        keep(self.inverter_run, artifacts / INVERTER)
-
-    def load(self, artifacts: Path) -> None:
-        try:
-            self.tokenizer = load_tokenizer(artifacts / INVERTER / layout.ARTIFACTS)
-        except OSError as error:
-            raise InputError(f"attack.inverter_run={self.inverter_run}: {_WANTED}; it has no tokenizer") from error
-
     def build(self, dimension: int) -> None:
-        inverter = self._read_inverter(self.artifacts / INVERTER, dimension)
-        assert isinstance(inverter.decoder, EncoderDecoder)
-        self._frozen = [inverter.requires_grad_(False)]
+        super().build(dimension)
+        inverter = self.inverter.requires_grad_(False)
+        self.tokenizer = inverter.tokenizer
         if self.start_from_inverter:
             model = copy.deepcopy(inverter.decoder.model).requires_grad_(True)
         else:
@@ -111,20 +102,17 @@ class Corrector(IterativeAttack):
         if self.start_from_inverter and not self.from_checkpoint:
             self.network.read_vectors_as(inverter.prefix)
 
-    def _read_inverter(self, folder: Path, dimension: int) -> GenerativeAttack:
-        inverter = attack_of(folder, dimension)
+    def _checked(self, inverter: Attack) -> GenerativeAttack:
         if not isinstance(inverter, GenerativeAttack) or not isinstance(inverter.decoder, EncoderDecoder):
             raise InputError(
-                f"attack.inverter_run={self.inverter_run}: {_WANTED}, and that run's is {type(inverter).__name__}"
+                f"attack.inverter_run={self.runs[INVERTER]}: a corrector is built from an encoder-decoder inverter "
+                f"(attack=vec2text_inverter or mt5_inverter), and that run's is {type(inverter).__name__}"
             )
         return inverter
 
     @property
     def inverter(self) -> GenerativeAttack:
-        return self._frozen[0].to(self.device)
-
-    def all_weights(self) -> dict[str, Tensor]:
-        return super().all_weights() | {f"{INVERTER}.{name}": one for name, one in self.inverter.all_weights().items()}
+        return self._checked(self.frozen[INVERTER]).to(self.device)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return label_ids(self.tokens(texts), self.tokenizer.eos_token_id, self.max_new_tokens)
@@ -289,9 +277,6 @@ class Corrector(IterativeAttack):
     def guess(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Proposal]:
         """The inverter's text, decoded as its own run decodes."""
         return self.rewriter.read([p.candidates[0] for p in self.inverter.invert(targets, oracle)])
-
-
-_WANTED = "a corrector is built from an encoder-decoder inverter (attack=vec2text_inverter or mt5_inverter)"
 
 
 # -- the hypotheses that a corrector is trained on, and how an inverter writes them

@@ -105,6 +105,3 @@ def test_what_it_cannot_work_with(tmp_path: Path) -> None:
         made.check_refining(Letters.dimension, None)
     with pytest.raises(InputError, match="attack=geia_copy: the attacked vectors have dimension 5"):
         made.check_refining(5, CachedEmbedder(Letters(), tmp_path / "cache"))
-    (tmp_path / "words.json").write_text('{"frequent": 3}')
-    with pytest.raises(InputError, match=r"words.json: not the words of a training text"):
-        made.load(tmp_path)
