@@ -26,7 +26,14 @@ from unembed.attacks.parts.backbones import token_ids
 from unembed.attacks.parts.copying import CASES, CopyingDecoder
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.refine.lexicon.language import capitalised
-from unembed.attacks.refine.lexicon.words import digest_of, merged, public_words, read_words, rounded, unit_vectors
+from unembed.attacks.refine.lexicon.words import (
+    digest_of,
+    distinct_rows,
+    merged,
+    public_words,
+    read_words,
+    unit_vectors,
+)
 from unembed.attacks.refine.refining import comparable, named
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
@@ -170,13 +177,9 @@ class WordList:
             raise InputError(f"{_KEY}: no word to copy: the training text has no rare one, and no source is on")
         words = [*written, *spelled.values()]
         why = f"There are {len(words):,} words, each embedded once"
-        vectors = torch.cat(list(unit_vectors(words, oracle, "lexicon", key=_KEY, why=why)))
+        vectors = unit_vectors(words, oracle, "lexicon", key=_KEY, why=why)
         oracle.flush()
-        # Of words with one vector, such as those that differ by an accent that the embedder drops, the first stands.
-        first: dict[bytes, int] = {}
-        for row, vector in enumerate(rounded(vectors[: len(written)])):
-            first.setdefault(vector.tobytes(), row)
-        kept = list(first.values())
+        kept = distinct_rows(vectors[: len(written)])
         self.copied = [written[row].lower() for row in kept]
         self.spelled = {word: len(kept) + place for place, word in enumerate(spelled)}
         self.vectors = torch.cat([vectors[kept], vectors[len(written) :]])

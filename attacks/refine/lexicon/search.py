@@ -27,14 +27,12 @@ from unembed.attacks.refine.lexicon.language import Language, Units
 from unembed.attacks.refine.lexicon.moves import Proposals
 from unembed.attacks.refine.lexicon.surrogate import Surrogate, fit
 from unembed.attacks.refine.lexicon.words import (
-    Additivity,
     Lexicon,
     digest_of,
     known_words,
     merged,
     public_words,
     read_words,
-    warn_of_equals,
 )
 from unembed.attacks.refine.refining import Refiner, embedded
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -78,7 +76,6 @@ class LexiconSearch(Refiner):
         self._lexicon: Lexicon | None = None
         self._own: list[str] | None = None
         self._surrogate: Surrogate | None = None
-        self._additivity = Additivity()
 
     def check_sources(self) -> None:
         self._public(None)
@@ -127,7 +124,6 @@ class LexiconSearch(Refiner):
                 self._language.beginnings if self.training else [],
             )
             self._lexicon = Lexicon(entries, self._language, oracle)
-            warn_of_equals(own, self._lexicon.has, path)
         return self._lexicon
 
     def _public(self, embedder: object) -> list[Iterable[str]]:
@@ -167,10 +163,6 @@ class LexiconSearch(Refiner):
                     search.choose(self._language)
                 # Where nothing is left of the closest texts, the next ones are changed.
                 active = [search for search in active if not search.pending and search.beam()]
-        for search, one in zip(searches, predictions, strict=True):
-            if not self._additivity.known:
-                vectors_by_text = {str(text.units): text.vector for text in search.texts}
-                self._additivity.see(one.candidates[0], vectors_by_text, lexicon)
         return [search.result(one) for search, one in zip(searches, predictions, strict=True)]
 
 

@@ -82,16 +82,9 @@ class Surrogate(nn.Module):
 
     @classmethod
     def read(cls, path: Path, dimension: int) -> Surrogate:
-        """What ``save`` wrote; InputError if the file holds something else."""
-        content = load_tensors(path, "the weights of a surrogate")
+        """What ``save`` wrote."""
         surrogate = cls(dimension)
-        try:
-            surrogate.load_state_dict(content)
-        except (AttributeError, TypeError, RuntimeError) as error:
-            raise InputError(
-                f"{path}: not the weights of a surrogate for vectors of dimension {dimension}: "
-                f"{str(error).splitlines()[0]}"
-            ) from error
+        surrogate.load_state_dict(load_tensors(path, "the weights of a surrogate"))
         return surrogate.eval()
 
 
@@ -159,7 +152,7 @@ def fit(texts: Sequence[str], oracle: CachedEmbedder, steps: PositiveInt, seed: 
 
     def embedded(texts: Sequence[str], purpose: Purpose) -> Tensor:
         why = "Words of the training text are embedded, each once"
-        return torch.cat(list(unit_vectors(texts, oracle, purpose, key=KEY, why=why)))
+        return unit_vectors(texts, oracle, purpose, key=KEY, why=why)
 
     table = _Table(words, lambda distinct: embedded(distinct, "lexicon"))
     targets = embedded([texts[place] for place in places], "training")

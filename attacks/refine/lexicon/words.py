@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
-from torch import Tensor, cosine_similarity
+from torch import Tensor
 
 from unembed.attacks.refine.lexicon.language import UNIT, Language, Units
 from unembed.core import limits
@@ -53,7 +51,11 @@ class Lexicon:
         self.language, self._oracle = language, oracle
         written = [language.written(entry) if entry.islower() else entry for entry in entries.values()]
         self._check_limit(written)
-        kept, self.vectors = self._distinct(written)
+        why = f"The lexicon has {len(written):,} entries, each embedded once"
+        vectors = unit_vectors(written, oracle, "lexicon", key=_KEY, why=why)
+        # Of entries with one vector, such as those that differ by an accent that the embedder drops, the first stands.
+        kept = distinct_rows(vectors)
+        self.vectors = vectors[kept]
         words = list(entries)
         self.entries = [written[row] for row in kept]
         self.rows = {words[row]: place for place, row in enumerate(kept)}
@@ -94,30 +96,6 @@ class Lexicon:
         """Whether the vector of a lower-case word is at hand."""
         return word in self.rows or word in self._others
 
-    def _distinct(self, written: Sequence[str]) -> tuple[list[int], Tensor]:
-        """Places of the entries with a vector of their own, and these vectors (V, d).
-
-        Of entries with one vector, such as those that differ by an accent that the embedder drops, the first stands.
-        """
-        kept: list[int] = []
-        seen: set[bytes] = set()
-        vectors = torch.empty(len(written), self._oracle.dimension)
-        why = f"The lexicon has {len(written):,} entries, each embedded once"
-        blocks: Iterable[Tensor] = unit_vectors(written, self._oracle, "lexicon", key=_KEY, why=why)
-        if len(written) > AT_ONCE:
-            total = -(-len(written) // AT_ONCE)
-            blocks = track(blocks, "embedding the lexicon", total=total, console=Console(stderr=True))
-        for number, block in enumerate(blocks):
-            fresh = []
-            for row, vector in enumerate(rounded(block)):
-                key = blake2b(vector.tobytes(), digest_size=16).digest()
-                if key not in seen:
-                    seen.add(key)
-                    fresh.append(row)
-            vectors[len(kept) : len(kept) + len(fresh)] = block[fresh]
-            kept += [number * AT_ONCE + row for row in fresh]
-        return kept, vectors[: len(kept)]
-
     def _check_limit(self, words: Sequence[str]) -> None:
         """Check the limit of an embedder that may cost money, and say what the lexicon costs."""
         embedder = self._oracle.source.embedder
@@ -131,41 +109,6 @@ class Lexicon:
                 f"embedder.max_queries leaves {limit:,}; raise it, or take fewer: vocabulary=false, common=0, numbers=0"
             )
         embedder.log_cost(needed)
-
-
-_LEAST, _ENOUGH = 0.2, 50  # mean cosine, over so many replacements
-
-
-class Additivity:
-    """Collects replacements of one word, and warns once if they do not do what the vectors of words predict.
-
-    The mean cosine of phi(new) - phi(old) with the observed change is 0.60 for all-MiniLM-L6-v2 (mean pooling), 0.65
-    for the first token's vectors of the same model, and about 0 if the prediction says nothing.
-    """
-
-    def __init__(self) -> None:
-        self._cosines: list[float] = []
-
-    @property
-    def known(self) -> bool:
-        return len(self._cosines) >= _ENOUGH
-
-    def see(self, text: str, vectors: Mapping[str, Tensor], lexicon: Lexicon) -> None:
-        """Add the texts of one target, with their vectors (d,), that differ from ``text`` in one word."""
-        before = Units.of(text).words
-        for other, vector in vectors.items() if text in vectors else ():
-            after = Units.of(other).words
-            changed = [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
-            if len(before) == len(after) and len(changed) == 1 and all(map(lexicon.knows, changed[0])):
-                old, new = lexicon.vectors_of(changed[0])  # all known: no further queries for a warning
-                self._cosines.append(float(cosine_similarity(new - old, vector - vectors[text], dim=0)))
-        mean = sum(self._cosines) / max(1, len(self._cosines))
-        if self.known and mean < _LEAST:
-            rank_zero_warn(
-                "attack/refine=[lexicon]: this embedder does not add up its words, so the search cannot tell which "
-                "words are missing: replacing one moves a vector in another direction than the vectors of the two "
-                f"words say (mean cosine {mean:.2f} over {len(self._cosines)} replacements; all-MiniLM-L6-v2: 0.60)"
-            )
 
 
 # -- sources
@@ -287,76 +230,59 @@ def read_words(path: Path, key: str = f"{KEY}.path") -> list[str]:
 
 
 def known_words(entries: Sequence[str], path: Path, embedder: Embedder) -> list[str]:
-    """The entries that an embedder can represent; a warning counts the others.
+    """The entries that an embedder can represent; a warning counts the others. InputError if none is left.
 
     Left out are entries with control characters, entries with more words than the embedder reads, and, if the
-    embedder shows its tokenizer, those of unknown characters only. InputError if none is left.
+    embedder shows its tokenizer, those of unknown characters only.
     """
-    usable = [entry for entry in entries if printable(entry) == entry and len(Units.of(entry)) <= embedder.max_tokens]
-    unknown = _unknown(usable, embedder)
-    known = [entry for entry in usable if entry not in unknown]
-    kept = set(known)
-    if not known:
-        raise InputError(f"{KEY}.path={path}: the embedder knows no character of its entries: {_named(entries)}")
-    _warn(
-        [entry for entry in entries if entry not in kept],
-        f"of {len(entries):,} entries are left out, since they hold control characters, characters that the embedder "
-        "does not know and no others, or more words than it reads",
-        path,
-    )
-    return known
-
-
-def warn_of_equals(entries: Sequence[str], has: Callable[[str], bool], path: Path) -> None:
-    """Warn of entries that a lexicon lacks since the embedder gives them the vector of an earlier entry."""
-    distinct = {entry.lower(): entry for entry in reversed(entries)}
-    lost = [entry for entry in reversed(distinct.values()) if not has(entry)]
-    _warn(lost, f"of {len(entries):,} entries have the vector of another one, which the search writes instead", path)
-
-
-def _unknown(entries: Sequence[str], embedder: Embedder) -> set[str]:
-    """Those whose tokens are all unknown, or that have none."""
     tokenizer = getattr(embedder, "tokenizer", None)
-    if tokenizer is None:
-        return set()
-    found: set[str] = set()
-    # Tokenizers know ASCII, except in words of great length; all entries of a long list would take a minute.
-    doubtful = [entry for entry in entries if not entry.isascii() or len(entry) > _LONGEST]
-    for begin in range(0, len(doubtful), AT_ONCE):
-        block = doubtful[begin : begin + AT_ONCE]
-        ids = tokenizer(block, add_special_tokens=False)["input_ids"]
-        found.update(entry for entry, own in zip(block, ids, strict=True) if set(own) <= {tokenizer.unk_token_id})
-    return found
+
+    def known(entry: str) -> bool:
+        if printable(entry) != entry or len(Units.of(entry)) > embedder.max_tokens:
+            return False
+        # Tokenizers know ASCII, except in words of great length; all entries of a long list would take a minute.
+        if tokenizer is None or (entry.isascii() and len(entry) <= _LONGEST):
+            return True
+        return not set(tokenizer(entry, add_special_tokens=False)["input_ids"]) <= {tokenizer.unk_token_id}
+
+    usable = [entry for entry in entries if known(entry)]
+    found = set(usable)
+    lost = [entry for entry in entries if entry not in found]
+    shown = ", ".join([f'"{printable(entry[:_LONGEST])}"' for entry in lost[:_SHOWN]] + ["..."] * (len(lost) > _SHOWN))
+    if not usable:
+        raise InputError(f"{KEY}.path={path}: the embedder knows no character of its entries: {shown}")
+    if lost:
+        rank_zero_warn(
+            f"{KEY}.path={path}: {len(lost):,} of {len(entries):,} entries are left out, since they hold control "
+            "characters, characters that the embedder does not know and no others, or more words than it reads: "
+            f"{shown}"
+        )
+    return usable
 
 
-def _warn(entries: Sequence[str], reason: str, path: Path) -> None:
-    if entries:
-        rank_zero_warn(f"{KEY}.path={path}: {len(entries):,} {reason}: {_named(entries)}")
-
-
-def _named(entries: Sequence[str]) -> str:
-    shown = [f'"{printable(entry[:_LONGEST])}"' for entry in entries[:_SHOWN]]
-    return ", ".join(shown) + (", ..." if len(entries) > _SHOWN else "")
-
-
-def unit_vectors(
-    texts: Sequence[str], oracle: CachedEmbedder, purpose: Purpose, *, key: str, why: str
-) -> Iterator[Tensor]:
-    """Unit vectors (n, d) of each block of texts.
+def unit_vectors(texts: Sequence[str], oracle: CachedEmbedder, purpose: Purpose, *, key: str, why: str) -> Tensor:
+    """Unit vectors of texts, (n, d).
 
     Raises:
         InputError: A limit of the embedder is reached. ``key`` is the setting that asks for the texts, ``why`` says
             what they are.
     """
-    for begin in range(0, len(texts), AT_ONCE):
+    vectors = torch.empty(len(texts), oracle.dimension)
+    starts = range(0, len(texts), AT_ONCE)
+    for begin in track(starts, "embedding words", console=Console(stderr=True), disable=len(starts) < 2):
         try:
-            vectors = oracle.embed(texts[begin : begin + AT_ONCE], purpose)
+            block = oracle.embed(texts[begin : begin + AT_ONCE], purpose)
         except QueryLimitError as error:
             raise InputError(f"{key}: {error} {why}") from error
-        yield torch.nn.functional.normalize(vectors, dim=1)
+        vectors[begin : begin + AT_ONCE] = torch.nn.functional.normalize(block, dim=1)
+    return vectors
 
 
-def rounded(vectors: Tensor) -> NDArray[np.int16]:
-    """Unit vectors, (n, d), in steps of which the last bits of an embedding are a small part."""
-    steps: NDArray[np.int16] = (vectors * 10_000).round().to(torch.int16).numpy()
-    return steps
+def distinct_rows(vectors: Tensor) -> list[int]:
+    """The first row of each distinct unit vector (n, d), but for the last bits of an embedding."""
+    first: dict[bytes, int] = {}
+    for begin in range(0, len(vectors), AT_ONCE):
+        steps = (vectors[begin : begin + AT_ONCE] * 10_000).round().to(torch.int16).numpy()
+        for row, vector in enumerate(steps, begin):
+            first.setdefault(blake2b(vector.tobytes(), digest_size=16).digest(), row)
+    return list(first.values())
