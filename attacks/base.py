@@ -24,7 +24,6 @@ from torch import Tensor
 
 from unembed.attacks.parts.batch_cache import BatchCache, BatchResult
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.parts.sharding import footprint
 from unembed.attacks.refine.refining import Refiner, Refiners
 from unembed.core.errors import InputError
 from unembed.core.ranks import of_every_rank
@@ -252,8 +251,11 @@ class Attack(LightningModule):
                 self._load_weights(finished_checkpoint(self.origin))
 
     def on_fit_start(self) -> None:
-        """Log the number of trained parameters and their memory."""
-        rank_zero_info(str(footprint(self, self.trainer.optimizers)))
+        """Log the number of trained parameters."""
+        # bitsandbytes packs two 4-bit weights into a byte; nothing else is a parameter of bytes.
+        counts = [(p.numel() * (2 if p.dtype == torch.uint8 else 1), p.requires_grad) for p in self.parameters()]
+        total, trained = sum(count for count, _ in counts), sum(count for count, is_trained in counts if is_trained)
+        rank_zero_info(f"parameters: {total:,}, trained {trained:,} ({100 * trained / max(1, total):.3g} %)")
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
         loss = self.batch_loss(batch)

@@ -56,7 +56,7 @@ class FrozenDecoder(Attack):
 
     def load_decoder(self, dimension: int, proposals: int) -> None:
         """Read the copied decoder, of vectors of this dimension, and let it propose so many texts for a vector."""
-        Attack.build(self, dimension)
+        super().build(dimension)
         self.decoder.decoding.propose(proposals)
         self.decoder.requires_grad_(self.trainable)
 

@@ -6,9 +6,8 @@ model = backbone.model(artifacts, weights=True)
 
 from __future__ import annotations
 
-import errno
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -155,13 +154,11 @@ class Pretrained:
     def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
         from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 
-        try:
-            arguments = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
+        arguments = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
+        with self._located():
             tokenizer = AutoTokenizer.from_pretrained(self.name, **arguments)
             config = AutoConfig.from_pretrained(self.name, **arguments)
             written, _ = PreTrainedConfig.get_config_dict(self.name, revision=self.revision)
-        except OSError as error:
-            raise self._not_found() from error
         check_positions(config, positions)
         if tokenizer.eos_token_id is None:
             raise InputError(f"attack.backbone.name={self.name}: its tokenizer has no end-of-text token to train on")
@@ -193,11 +190,10 @@ class Pretrained:
         # No bar while weights are read from the disk; downloads keep theirs.
         before = set_tqdm_hook(lambda factory, given, named: factory(*given, **{**named, "disable": True}))
         try:
-            return self._loader().from_pretrained(
-                self.name, revision=self.revision, **{**self._options(), **options}
-            ).train()  # fmt: skip
-        except OSError as error:
-            raise self._not_found() from error
+            with self._located():
+                return self._loader().from_pretrained(
+                    self.name, revision=self.revision, **{**self._options(), **options}
+                ).train()  # fmt: skip
         finally:
             set_tqdm_hook(before)
 
@@ -205,12 +201,10 @@ class Pretrained:
         """The model on the meta device: names and shapes of its parts, no memory for weights."""
         from transformers import AutoConfig
 
-        try:
+        with self._located():
             config = AutoConfig.from_pretrained(
                 self.name, revision=self.revision, trust_remote_code=self.trust_remote_code
             )
-        except OSError as error:
-            raise self._not_found() from error
         with torch.device("meta"):
             return self._loader().from_config(config, **self._options())
 
@@ -223,12 +217,16 @@ class Pretrained:
         own = {"float32": torch.float32, "bfloat16": torch.bfloat16}[self.dtype]
         return {"dtype": dtype or own, "trust_remote_code": self.trust_remote_code}
 
-    def _not_found(self) -> InputError:
-        revision = f" (revision {self.revision})" if self.revision else ""
-        return InputError(
-            f"attack.backbone.name={self.name}: no such local directory, and no such model{revision} in the hub's "
-            "cache or on the hub. Offline, attack=geia works: it trains a small GPT-2 from random weights."
-        )
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            revision = f" (revision {self.revision})" if self.revision else ""
+            raise InputError(
+                f"attack.backbone.name={self.name}: no such local directory, and no such model{revision} in the hub's "
+                "cache or on the hub. Offline, attack=geia works: it trains a small GPT-2 from random weights."
+            ) from error
 
 
 def untied(model: Any) -> Any:
@@ -250,15 +248,9 @@ def check_positions(config: Any, positions: int) -> None:
 
 
 def _save(artifacts: Path, tokenizer: Any, config: Any) -> None:
-    final = artifacts / "decoder"
-    try:
-        with replacing(final) as folder:
-            tokenizer.save_pretrained(folder)
-            config.save_pretrained(folder)
-    except Exception as error:
-        if f"os error {errno.ENOSPC}" in str(error):  # tokenizers' own writer raises a bare Exception
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(final)) from error
-        raise
+    with replacing(artifacts / "decoder") as folder:
+        tokenizer.save_pretrained(folder)
+        config.save_pretrained(folder)
 
 
 def _config(artifacts: Path) -> Any:

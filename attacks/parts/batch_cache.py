@@ -27,12 +27,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unembed.core.atomic_files import write_file, write_json
-from unembed.core.errors import InputError
+from unembed.core.atomic_files import read_json, write_file, write_json
 from unembed.embedders.cache.cached import CachedEmbedder, Queries
 from unembed.runs.checkpoints import load_tensors
 from unembed.runs.stored_attack import content, weights_key
@@ -63,7 +62,7 @@ class BatchCache:
         self.folder, self.settings = folder, settings
         self.wanted = False  # whether the test was cut short, so that ``clear`` leaves the files
         self._weights = ""
-        self._said = False
+        self._resumed = False  # whether that was logged
 
     def exists(self) -> bool:
         """Whether a test has begun whose metrics are not written yet."""
@@ -102,22 +101,23 @@ class BatchCache:
             return BatchResult([], np.empty(0, np.uint64), 0.0)
         path = self._path(part, batch, "json")
         key = self._key(part, batch, settings)
-        done = None if path is None else _read(path, key)
-        if done is not None:
-            if not self._said:
+        stored = read_json(path) if path is not None and path.is_file() else {}
+        if stored.get("key") == key:
+            if not self._resumed:
                 rank_zero_info(f"an interrupted test is resumed: the batches in {self.folder} are not inverted again")
-            self._said = True
+            self._resumed = True
+            queries = np.frombuffer(base64.b64decode(stored["queries"]), "<u8").astype(np.uint64)
             if oracle is not None:
-                oracle.queries.count_asked("attack", done.queries)
-            return done
+                oracle.queries.count_asked("attack", queries)
+            return BatchResult(stored["value"], queries, stored["seconds"])
         started = time.perf_counter()
-        with counted(oracle) as queries:
+        with counted(oracle) as counts:
             value = work()
-        seconds, asked = time.perf_counter() - started, queries.keys("attack")
-        if path is not None and queries.limit is None:
+        seconds, asked = time.perf_counter() - started, counts.keys("attack")
+        if path is not None and counts.limit is None:
             encoded = base64.b64encode(asked.astype("<u8").tobytes()).decode()
             write_json(path, {"key": key, "value": value, "queries": encoded, "seconds": seconds})
-        return BatchResult(json.loads(json.dumps(value)), asked, seconds, queries.limit)
+        return BatchResult(json.loads(json.dumps(value)), asked, seconds, counts.limit)
 
     def search_state(self, part: str, batch: Mapping[str, Tensor], settings: str = "") -> SearchState:
         """The file for the intermediate state of a long search; arguments as for ``once``."""
@@ -152,18 +152,12 @@ class SearchState:
 
     def read(self) -> dict[str, Any] | None:
         """The last written state, tensors on the CPU; None if there is none with this key."""
-        if self.path is None or not self.path.is_file():
-            return None
-        try:
-            content = load_tensors(self.path, "an interrupted search")
-        except InputError as error:
-            rank_zero_warn(f"{error}; that batch starts again")
-            return None
+        content = load_tensors(self.path, "an interrupted search") if self.path and self.path.is_file() else {}
         if content.get("key") != self.key:
             return None
         rank_zero_info(f"a batch that was interrupted is resumed: {self.path}")
-        found: dict[str, Any] = content["value"]
-        return found
+        state: dict[str, Any] = content["value"]
+        return state
 
     def write(self, value: Mapping[str, Any]) -> None:
         if self.path is not None:
@@ -190,15 +184,3 @@ def counted(oracle: CachedEmbedder | None) -> Iterator[Queries]:
         for purpose, sent in own.sent.items():
             before.sent[purpose] += sent
             before.count_asked(purpose, own.keys(purpose))
-
-
-def _read(path: Path, key: str) -> BatchResult | None:
-    """The content of a file; None if it is missing, damaged, or has another key."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    if found["key"] != key:
-        return None
-    queries = np.frombuffer(base64.b64decode(found["queries"]), "<u8").astype(np.uint64)
-    return BatchResult(found["value"], queries, found["seconds"])

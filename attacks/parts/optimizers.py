@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
-from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -181,11 +180,6 @@ def scheduled(settings: OptimizerSettings, module: LightningModule) -> Any:
     """What ``configure_optimizers`` returns: one optimiser, its learning rate set every step, by default from the share
     of the training budget that is used."""
     optimizer = settings.build(module)
-    if any(p.requires_grad and p.dtype in (torch.bfloat16, torch.float16) for p in module.parameters()):
-        rank_zero_warn(
-            f"trainer.precision={module.trainer.precision}: the weights that are trained have 16 bits, in which "
-            "AdamW's second moment cannot decay and small steps are lost; bf16-mixed keeps them in float32"
-        )
     for part in optimizer.parts if isinstance(optimizer, JointOptimizer) else []:
         if isinstance(part, Muon):  # measured by each process: near the threshold they could differ
             strategy = module.trainer.strategy
@@ -319,7 +313,10 @@ class Muon(Optimizer):
     def _step(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
         """One step of matrices that have the same shape, once the longer side lies across."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        momenta = [self._momentum(parameter) for parameter in parameters]
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])
         first = _wide(ahead[0])
@@ -331,13 +328,6 @@ class Muon(Optimizer):
             parameter.mul_(1 - group["lr"] * group["weight_decay"])
             oriented = direction.mT if rows > columns else direction
             parameter.add_(oriented, alpha=-group["lr"] * math.sqrt(max(1.0, rows / columns)))
-
-    def _momentum(self, parameter: nn.Parameter) -> Tensor:
-        state = self.state[parameter]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-        buffer: Tensor = state["momentum_buffer"]
-        return buffer
 
 
 def _wide(matrix: Tensor) -> Tensor:

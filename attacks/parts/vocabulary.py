@@ -67,10 +67,7 @@ class Vocabulary(ABC):
         write_json(artifacts / self.file, content)
 
     def load(self, artifacts: Path) -> None:
-        path = artifacts / self.file
-        if not path.is_file():
-            raise InputError(f"attack.vocabulary: {path} is missing: the run was trained with another kind")
-        content = read_json(path)
+        content = read_json(artifacts / self.file)
         self.size = self.use(content["entries"])
         self.frequency = (torch.tensor(content["in_texts"], dtype=torch.float32) + 0.5) / (content["texts"] + 1)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import math
 import operator
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -249,10 +248,7 @@ class Corrector(IterativeAttack):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
-        names = checkpoint.get("rewritten")
-        if not isinstance(names, list) or not all(isinstance(name, str) and is_folder_name(name) for name in names):
-            raise InputError("the checkpoint does not name the hypotheses that the corrector wrote (rewritten)")
-        self._later = names
+        self._later = checkpoint["rewritten"]
 
     # -- training and inversion -----------------------------------------------------------------------------------
 
@@ -349,11 +345,6 @@ class HypothesisPlan:
     def folder(self, *parts: object) -> Path:
         """The folder of one set: a hash of everything that determines its content."""
         return self.directory / blake2b(repr(parts).encode(), digest_size=12).hexdigest()
-
-
-def is_folder_name(name: str) -> bool:
-    """Whether ``name`` is one that ``HypothesisPlan.folder`` gives, and so leads nowhere else."""
-    return re.fullmatch(r"[0-9a-f]{24}", name) is not None
 
 
 def matched_noise(closeness: Callable[[float], float], wanted: float) -> float:
