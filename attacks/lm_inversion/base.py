@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
@@ -200,6 +201,7 @@ class Loss(Protocol):
         ...
 
 
+@dataclass
 class LogitLoss:
     """Huber loss between the observed logits and the candidate's at the same ids (equation 12).
 
@@ -211,10 +213,10 @@ class LogitLoss:
         reduction: ``mean`` over a target's observed logits, as in the authors' code, or their ``sum``.
     """
 
-    reads_logits = True
+    delta: PositiveFloat = 1.0
+    reduction: Literal["mean", "sum"] = "mean"
 
-    def __init__(self, delta: PositiveFloat = 1.0, reduction: Literal["mean", "sum"] = "mean") -> None:
-        self.delta, self.reduction = delta, reduction
+    reads_logits = True
 
     def __call__(self, observation: Observation, seen: Seen, logits: Tensor) -> Tensor:
         assert seen.logits is not None
@@ -227,6 +229,7 @@ class LogitLoss:
         return 1 if self.reduction == "mean" else seen.logits[0].numel()
 
 
+@dataclass
 class TextLoss:
     """Sum over output tokens of the margin by which each is not the most probable token (equation 11).
 
@@ -234,10 +237,9 @@ class TextLoss:
         log: Compare logarithms of probabilities, as the authors' code does; false: probabilities, as the paper.
     """
 
-    reads_logits = False
+    log: bool = False
 
-    def __init__(self, log: bool = False) -> None:
-        self.log = log
+    reads_logits = False
 
     def __call__(self, observation: Observation, seen: Seen, logits: Tensor) -> Tensor:
         values = logits if self.log else logits.softmax(dim=-1)
@@ -248,6 +250,7 @@ class TextLoss:
         return seen.ids.shape[1]
 
 
+@dataclass
 class CosineLoss:
     """One minus the cosine of two vectors, of a sentence embedder's outputs.
 
@@ -256,10 +259,9 @@ class CosineLoss:
             relative to Adam's epsilon.
     """
 
-    reads_logits = True
+    scale: PositiveFloat = 1000.0
 
-    def __init__(self, scale: PositiveFloat = 1000.0) -> None:
-        self.scale = scale
+    reads_logits = True
 
     def __call__(self, observation: Observation, seen: Seen, logits: Tensor) -> Tensor:
         assert seen.logits is not None

@@ -33,15 +33,6 @@ _KEPT = 400  # closest texts of a target whose vectors are kept
 _WEAR = 0.5  # share of its distance by which a text is taken to be farther for each round in which it was changed
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Rounds of each target, changes that are run in a round (beside texts shorter by a token), texts changed in it."""
-
-    steps: int
-    candidates: int
-    beam: int
-
-
 @dataclass(slots=True, eq=False)
 class Text:
     """A text whose unit vector (d,) is known.
@@ -74,7 +65,7 @@ class TextSearch:
 
     target: Tensor
     starts: Sequence[Ids]
-    budget: Budget
+    settings: DiscreteSteps
     texts: list[Text] = field(default_factory=list)
     tried: set[Ids] = field(default_factory=set)
     steps: int = 0
@@ -87,7 +78,9 @@ class TextSearch:
 
     @property
     def active(self) -> bool:
-        return not self.found and self.steps < self.budget.steps and any(text.edits is not _NONE for text in self.texts)
+        return (
+            not self.found and self.steps < self.settings.steps and any(text.edits is not _NONE for text in self.texts)
+        )
 
     def receive(self, inputs: Sequence[Ids], vectors: Tensor) -> None:
         """Take the vectors of texts that were run."""
@@ -102,13 +95,13 @@ class TextSearch:
         """The texts that are changed in the next round."""
         left = [text for text in self.texts if text.edits is not _NONE]
         left.sort(key=lambda text: (1 - text.cosine) * (1 + _WEAR * text.changed))
-        return left[: self.budget.beam]
+        return left[: self.settings.beam]
 
     def next_edits(self, beam: Sequence[Text], encoder: Encoder) -> list[tuple[Text, Edit, Ids]]:
         """Edits of these texts, and what they give, that were not run: pairs of edits, and those ranked next."""
         self.steps += 1
         found: dict[Ids, tuple[Text, Edit, Ids]] = {}
-        wanted = -(-self.budget.candidates // len(beam))
+        wanted = -(-self.settings.candidates // len(beam))
         for text in beam:
             assert text.edits is not None
             count = len(found)
@@ -182,6 +175,7 @@ def _run(wanted: Sequence[tuple[TextSearch, Sequence[Ids]]], encoder: Encoder) -
 _LANGUAGE = "language.json"
 
 
+@dataclass
 class DiscreteSteps(Refiner):
     """Changes tokens of texts until one has the target's vector.
 
@@ -190,15 +184,13 @@ class DiscreteSteps(Refiner):
     candidates of the attack. Results do not depend on ``active_targets``.
     """
 
-    def __init__(
-        self,
-        steps: PositiveInt = 24,
-        candidates: PositiveInt = 48,
-        beam: PositiveInt = 3,
-        proposals: PositiveInt = 5,
-        active_targets: PositiveInt = 32,
-    ) -> None:
-        self.budget, self.proposals, self.active_targets = Budget(steps, candidates, beam), proposals, active_targets
+    steps: PositiveInt = 24
+    candidates: PositiveInt = 48
+    beam: PositiveInt = 3
+    proposals: PositiveInt = 5
+    active_targets: PositiveInt = 32
+
+    def __post_init__(self) -> None:
         self._language = Language({}, {})
         self._known: tuple[Encoder, Entries, TokenLanguage] | None = None
 
@@ -225,7 +217,7 @@ class DiscreteSteps(Refiner):
         encoder, entries, language = self._known
         vectors = torch.nn.functional.normalize(targets.vectors.cpu().float(), dim=1)
         searches = [
-            TextSearch(vector, [tuple(model.ids(text)) for text in one.candidates], self.budget)
+            TextSearch(vector, [tuple(model.ids(text)) for text in one.candidates], self)
             for vector, one in zip(vectors, predictions, strict=True)
         ]
         for begin in range(0, len(searches), self.active_targets):

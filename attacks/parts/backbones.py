@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -34,21 +35,18 @@ class Backbone(Protocol):
         ...
 
 
+@dataclass
 class RandomGPT2:
     """A small GPT-2 from random weights with a byte-level BPE trained on the training texts. Works offline."""
 
-    def __init__(
-        self,
-        layers: PositiveInt = 3,
-        width: PositiveInt = 192,
-        heads: PositiveInt = 3,
-        vocabulary: Annotated[int, Field(ge=258)] = 4096,
-        dropout: Dropout = 0.0,
-    ) -> None:
-        if width % heads:
-            raise ValueError(f"width={width}: must be a multiple of heads={heads}")
-        self.layers, self.width, self.heads = layers, width, heads
-        self.vocabulary, self.dropout = vocabulary, dropout
+    layers: PositiveInt = 3
+    width: PositiveInt = 192
+    heads: PositiveInt = 3
+    vocabulary: Annotated[int, Field(ge=258)] = 4096
+    dropout: Dropout = 0.0
+
+    def __post_init__(self) -> None:
+        check_heads(self.width, self.heads)
 
     def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
         from transformers import GPT2Config
@@ -76,22 +74,19 @@ class RandomGPT2:
         return AutoModelForCausalLM.from_config(_config(artifacts), dtype=torch.float32, attn_implementation="eager")
 
 
+@dataclass
 class RandomT5:
     """A small T5 (gated GELU as in version 1.1, one embedding) from random weights, with its own byte-level BPE."""
 
-    def __init__(
-        self,
-        encoder_layers: PositiveInt = 2,
-        decoder_layers: PositiveInt = 3,
-        width: PositiveInt = 192,
-        heads: PositiveInt = 3,
-        vocabulary: Annotated[int, Field(ge=258)] = 4096,
-        dropout: Dropout = 0.0,
-    ) -> None:
-        if width % heads:
-            raise ValueError(f"width={width}: must be a multiple of heads={heads}")
-        self.encoder_layers, self.decoder_layers, self.width = encoder_layers, decoder_layers, width
-        self.heads, self.vocabulary, self.dropout = heads, vocabulary, dropout
+    encoder_layers: PositiveInt = 2
+    decoder_layers: PositiveInt = 3
+    width: PositiveInt = 192
+    heads: PositiveInt = 3
+    vocabulary: Annotated[int, Field(ge=258)] = 4096
+    dropout: Dropout = 0.0
+
+    def __post_init__(self) -> None:
+        check_heads(self.width, self.heads)
 
     def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
         """See :class:`Backbone`; T5 has relative positions, so any number of them fits."""
@@ -132,6 +127,7 @@ class RandomT5:
         return model
 
 
+@dataclass
 class Pretrained:
     """A model of the hub or of a local directory, with its own tokenizer.
 
@@ -139,17 +135,12 @@ class Pretrained:
     AdamW's second moment cannot decay (.999 v is rounded to v), and small steps are lost.
     """
 
-    def __init__(
-        self,
-        name: str,
-        architecture: Literal["causal", "encoder_decoder"] = "causal",
-        revision: str | None = None,
-        random_weights: bool = False,
-        dtype: Literal["float32", "bfloat16"] = "float32",
-        trust_remote_code: bool = False,
-    ) -> None:
-        self.name, self.architecture, self.revision = name, architecture, revision
-        self.random_weights, self.dtype, self.trust_remote_code = random_weights, dtype, trust_remote_code
+    name: str
+    architecture: Literal["causal", "encoder_decoder"] = "causal"
+    revision: str | None = None
+    random_weights: bool = False
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    trust_remote_code: bool = False
 
     def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
         from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
@@ -227,6 +218,11 @@ class Pretrained:
                 f"attack.backbone.name={self.name}: no such local directory, and no such model{revision} in the hub's "
                 "cache or on the hub. Offline, attack=geia works: it trains a small GPT-2 from random weights."
             ) from error
+
+
+def check_heads(width: int, heads: int) -> None:
+    if width % heads:
+        raise ValueError(f"width={width}: must be a multiple of heads={heads}")
 
 
 def untied(model: Any) -> Any:

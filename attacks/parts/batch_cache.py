@@ -19,7 +19,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unembed.core.atomic_files import read_json, write_file, write_json
+from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder, Queries
 from unembed.runs.checkpoints import load_tensors
 from unembed.runs.stored_attack import content, weights_key
@@ -101,7 +102,10 @@ class BatchCache:
             return BatchResult([], np.empty(0, np.uint64), 0.0)
         path = self._path(part, batch, "json")
         key = self._key(part, batch, settings)
-        stored = read_json(path) if path is not None and path.is_file() else {}
+        stored: dict[str, Any] = {}
+        if path is not None and path.is_file():
+            with suppress(InputError):  # damaged, as by a power failure
+                stored = read_json(path)
         if stored.get("key") == key:
             if not self._resumed:
                 rank_zero_info(f"an interrupted test is resumed: the batches in {self.folder} are not inverted again")

@@ -42,20 +42,16 @@ class OptimizerSettings(Protocol):
     def build(self, module: nn.Module) -> Optimizer: ...
 
 
+@dataclass
 class AdamW:
     """Plain AdamW for all parameters; the choice for pretrained models, and under FSDP and DeepSpeed."""
 
-    def __init__(
-        self,
-        lr: PositiveFloat = 3e-4,
-        betas: tuple[Fraction, Fraction] = (0.9, 0.999),
-        eps: PositiveFloat = 1e-8,
-        weight_decay: NonNegativeFloat = 0.01,
-        warmup_steps: NonNegativeInt = 0,
-        decay: Decay = "linear",
-    ) -> None:
-        self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
-        self.warmup_steps, self.decay = warmup_steps, decay
+    lr: PositiveFloat = 3e-4
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    eps: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.01
+    warmup_steps: NonNegativeInt = 0
+    decay: Decay = "linear"
 
     def build(self, module: nn.Module) -> Optimizer:
         """Weight decay falls on matrices only."""
@@ -65,13 +61,15 @@ class AdamW:
             {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
         ]
         groups = [group for group in groups if group["params"]]
+        options: dict[str, Any] = {"lr": self.lr, "betas": tuple(self.betas), "eps": self.eps}  # YAML gives a list
         if any(parameter.device.type != "cpu" for parameter in parameters):
-            return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps)
+            return torch.optim.AdamW(groups, **options)
         # Fused: one pass over the weights instead of a dozen. Lightning would not clip the gradients of an optimiser
         # that offers to unscale them itself, as a fused one does; JointOptimizer makes no such offer.
-        return JointOptimizer([torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)])
+        return JointOptimizer([torch.optim.AdamW(groups, **options, fused=True)])
 
 
+@dataclass
 class MuonAdamW:
     """Muon on the hidden matrices, AdamW on embeddings, output heads, biases and norms.
 
@@ -80,21 +78,14 @@ class MuonAdamW:
     torch.optim.Muon; ``weight_decay`` is of the hidden matrices, ``betas`` are AdamW's.
     """
 
-    def __init__(
-        self,
-        muon_lr: PositiveFloat = 1.2e-2,
-        adamw_lr: PositiveFloat = 3e-3,
-        momentum: Fraction = 0.95,
-        betas: tuple[Fraction, Fraction] = (0.9, 0.95),
-        weight_decay: NonNegativeFloat = 0.01,
-        newton_schulz: Literal["minimax", "standard"] = "minimax",
-        warmup_steps: NonNegativeInt = 100,
-        decay: Decay = "linear",
-    ) -> None:
-        self.muon_lr, self.adamw_lr, self.momentum = muon_lr, adamw_lr, momentum
-        self.betas = (betas[0], betas[1])  # YAML gives a list
-        self.weight_decay, self.warmup_steps, self.decay = weight_decay, warmup_steps, decay
-        self.iterations = {"minimax": MINIMAX, "standard": STANDARD}[newton_schulz]
+    muon_lr: PositiveFloat = 1.2e-2
+    adamw_lr: PositiveFloat = 3e-3
+    momentum: Fraction = 0.95
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    weight_decay: NonNegativeFloat = 0.01
+    newton_schulz: Literal["minimax", "standard"] = "minimax"
+    warmup_steps: NonNegativeInt = 100
+    decay: Decay = "linear"
 
     def build(self, module: nn.Module) -> Optimizer:
         """Split the parameters: two-dimensional ones that are no embedding, and the rest."""
@@ -111,9 +102,11 @@ class MuonAdamW:
         others = [parameter for parameter in trained if id(parameter) not in hidden]
         parts: list[Optimizer] = []
         if matrices:
-            parts.append(Muon(matrices, self.muon_lr, self.momentum, self.weight_decay, self.iterations))
+            iterations = {"minimax": MINIMAX, "standard": STANDARD}[self.newton_schulz]
+            parts.append(Muon(matrices, self.muon_lr, self.momentum, self.weight_decay, iterations))
         if others:
-            parts.append(torch.optim.AdamW(others, lr=self.adamw_lr, betas=self.betas, weight_decay=0.0, fused=True))
+            betas = (self.betas[0], self.betas[1])  # YAML gives a list
+            parts.append(torch.optim.AdamW(others, lr=self.adamw_lr, betas=betas, weight_decay=0.0, fused=True))
         return JointOptimizer(parts)
 
 

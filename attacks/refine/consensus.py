@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -43,6 +44,7 @@ class ConsensusSampling(NucleusSampling):
         return [[texts[place] for place in Expected(texts, [1.0] * len(texts)).order()] for texts in sampled]
 
 
+@dataclass
 class Consensus(Refiner):
     """Puts the text with the highest expected word F1 first, near candidates weighted more, then the candidates.
 
@@ -54,8 +56,8 @@ class Consensus(Refiner):
     most, until none does. Passages gain by this; a text of one sentence hardly changes.
     """
 
-    def __init__(self, proposals: Annotated[int, Field(ge=2)] = 16, temperature: PositiveFloat = 0.05) -> None:
-        self.proposals, self.temperature = proposals, temperature
+    proposals: Annotated[int, Field(ge=2)] = 16
+    temperature: PositiveFloat = 0.05
 
     def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
         """See Refiner; each distinct candidate is embedded once, the text made of their sentences is not."""

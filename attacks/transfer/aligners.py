@@ -202,6 +202,7 @@ class PseudoInverse(Aligner):
         return Alignment(found, found, {"pairs": len(known.victim)})
 
 
+@dataclass
 class LeaveOneOut(Aligner):
     """Kernel ridge regression whose whitening, width and penalty have the smallest leave-one-out error, then scaled.
 
@@ -214,16 +215,10 @@ class LeaveOneOut(Aligner):
       to the commonest texts. One factor gives them the variance of the public vectors.
     """
 
-    def __init__(
-        self,
-        whitening: Sequence[Share] = (0.0, 0.5),
-        widths: Sequence[PositiveFloat] = (0.15, 0.4, 1.0),
-        anchors: PositiveInt = 1200,
-        scale: Share = 1.0,
-    ) -> None:
-        if not whitening or not widths:
-            raise ValueError(f"whitening={list(whitening)}, widths={list(widths)}: give at least one of each")
-        self.whitening, self.widths, self.anchors, self.scale = tuple(whitening), tuple(widths), anchors, scale
+    whitening: Annotated[Sequence[Share], Field(min_length=1)] = (0.0, 0.5)
+    widths: Annotated[Sequence[PositiveFloat], Field(min_length=1)] = (0.15, 0.4, 1.0)
+    anchors: PositiveInt = 1200
+    scale: Share = 1.0
 
     def fit(self, known: Known) -> Alignment:
         store = torch.cat([known.store, known.victim])

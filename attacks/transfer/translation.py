@@ -46,19 +46,15 @@ class Translation:
     about: dict[str, float]
 
 
+@dataclass
 class Translator:
     """Finds the map; all random numbers come from ``seed``."""
 
-    def __init__(
-        self,
-        components: PositiveInt = 64,
-        axes: Annotated[int, Field(ge=3)] = 48,
-        matchings: NonNegativeInt = 60,
-        power: Annotated[float, Field(ge=0, le=1)] = 0.5,
-        seed: NonNegativeInt = 0,
-    ) -> None:
-        self.components, self.axes, self.matchings = components, axes, matchings
-        self.power, self.seed = power, seed
+    components: PositiveInt = 64
+    axes: Annotated[int, Field(ge=3)] = 48
+    matchings: NonNegativeInt = 60
+    power: Annotated[float, Field(ge=0, le=1)] = 0.5
+    seed: NonNegativeInt = 0
 
     def fit(self, victim: Tensor, own: Tensor) -> Translation:
         """The map from the space of ``victim`` (m, d) to that of ``own`` (p, k)."""

@@ -237,7 +237,7 @@ class Corrector(IterativeAttack):
     def on_train_start(self) -> None:
         super().on_train_start()
         for number, name in enumerate(self._later):
-            folder = self.plan.directory / name
+            folder = Path(self.plan.directory, name)
             if not folder.is_dir():
                 raise InputError(f"{folder}: the checkpoint was trained on these hypotheses, and they are gone")
             self._add_hypotheses("train", folder, f"rewritten {number + 1}", lambda part: [])
@@ -320,20 +320,16 @@ class Recipe:
         return vectors + size * torch.stack(rows)
 
 
+@dataclass
 class HypothesisPlan:
     """The sets of hypotheses; each training example samples one of its hypotheses in every epoch."""
 
-    def __init__(
-        self,
-        directory: str,
-        noise: Annotated[list[NonNegativeFloat | Literal["matched"]], Field(min_length=1)],
-        sampled: NonNegativeInt = 0,
-        temperature: PositiveFloat = 1.0,
-        later_rounds: NonNegativeInt = 0,
-        seed: NonNegativeInt = 0,
-    ) -> None:
-        self.directory, self.later_rounds = Path(directory), later_rounds
-        self.noise, self.sampled, self.temperature, self.seed = noise, sampled, temperature, seed
+    directory: str
+    noise: Annotated[list[NonNegativeFloat | Literal["matched"]], Field(min_length=1)]
+    sampled: NonNegativeInt = 0
+    temperature: PositiveFloat = 1.0
+    later_rounds: NonNegativeInt = 0
+    seed: NonNegativeInt = 0
 
     def recipes(self, matched: Callable[[], float]) -> list[Recipe]:
         """One a set; ``matched`` finds the noise of that name, where it is asked for."""
@@ -344,7 +340,7 @@ class HypothesisPlan:
 
     def folder(self, *parts: object) -> Path:
         """The folder of one set: a hash of everything that determines its content."""
-        return self.directory / blake2b(repr(parts).encode(), digest_size=12).hexdigest()
+        return Path(self.directory, blake2b(repr(parts).encode(), digest_size=12).hexdigest())
 
 
 def matched_noise(closeness: Callable[[float], float], wanted: float) -> float:

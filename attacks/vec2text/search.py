@@ -98,6 +98,7 @@ class _Target:
     partial: bool = False
 
 
+@dataclass
 class CorrectionSearch:
     """Greedy correction (one beam) or sequence beam search.
 
@@ -112,16 +113,11 @@ class CorrectionSearch:
       leaves when none is replaced, since the corrector would write the same again.
     """
 
-    def __init__(
-        self,
-        steps: NonNegativeInt = 20,
-        beams: PositiveInt = 4,
-        tolerance: NonNegativeFloat = 1e-5,
-        accept: Accept = "best",
-        rows: PositiveInt = 128,
-    ) -> None:
-        self.steps, self.beams, self.tolerance = steps, beams, tolerance
-        self.accept, self.rows = accept, rows
+    steps: NonNegativeInt = 20
+    beams: PositiveInt = 4
+    tolerance: NonNegativeFloat = 1e-5
+    accept: Accept = "best"
+    rows: PositiveInt = 128
 
     def __call__(
         self,

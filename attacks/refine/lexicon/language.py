@@ -354,4 +354,4 @@ class Language:
         """What ``save`` wrote."""
         content = read_json(path)
         pairs = {(left, right): count for left, own in content["follows"].items() for right, count in own.items()}
-        return cls(pairs, content["forms"], Writing(content.get("writing")))
+        return cls(pairs, content["forms"], Writing(content["writing"]))

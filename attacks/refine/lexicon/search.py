@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
@@ -28,11 +27,10 @@ from unembed.attacks.refine.lexicon.moves import Proposals
 from unembed.attacks.refine.lexicon.surrogate import Surrogate, fit
 from unembed.attacks.refine.lexicon.words import (
     Lexicon,
+    WordSources,
     digest_of,
     known_words,
     merged,
-    public_words,
-    read_words,
 )
 from unembed.attacks.refine.refining import Refiner, embedded
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -44,54 +42,37 @@ _ROWS = 16  # of a matrix product: always as many, so that a row does not depend
 _MARGIN = 0.3  # of cosine, below the best text of a target, within which others are changed too
 
 
-class LexiconSearch(Refiner):
+@dataclass
+class LexiconSearch(WordSources, Refiner):
     """Changes the words of a prediction until its vector is the target's.
 
     Each round embeds the ``moves`` most promising changes of each of the ``beam`` best texts of a target. The search
     ends when a text has the target's vector, no changes are left, or the queries are used up.
     """
 
-    def __init__(
-        self,
-        max_queries: PositiveInt = 100,
-        beam: PositiveInt = 3,
-        moves: PositiveInt = 6,
-        proposals: PositiveInt = 5,
-        training: bool = True,
-        vocabulary: bool = True,
-        numbers: Annotated[int, Field(ge=0, le=1_000_000)] = 1000,
-        names: bool = False,
-        cities: bool = False,
-        common: NonNegativeInt = 0,
-        path: str | None = None,
-        required: bool = True,
-        surrogate_steps: NonNegativeInt = 0,
-    ) -> None:
-        self.max_queries, self.beam, self.moves, self.proposals = max_queries, beam, moves, proposals
-        self.training, self.vocabulary, self.numbers = training, vocabulary, numbers
-        self.names, self.cities, self.common, self.path = names, cities, common, path
-        self.required = required
-        self.surrogate_steps = surrogate_steps
+    max_queries: PositiveInt = 100
+    beam: PositiveInt = 3
+    moves: PositiveInt = 6
+    proposals: PositiveInt = 5
+    training: bool = True
+    required: bool = True
+    surrogate_steps: NonNegativeInt = 0
+
+    def __post_init__(self) -> None:
         self._language = Language({}, {})
         self._lexicon: Lexicon | None = None
-        self._own: list[str] | None = None
         self._surrogate: Surrogate | None = None
 
     def check_sources(self) -> None:
-        self._public(None)
-        self._listed()
+        self.public(None)
+        _ = self.listed
 
     def all_weights(self) -> dict[str, Tensor]:
         """The surrogate's weights, and a hash of the user's own entries: with others, the texts are others."""
         weights = {} if self._surrogate is None else self._surrogate.state_dict()
         if self.path is not None:
-            weights["entries"] = digest_of(self._listed())
+            weights["entries"] = digest_of(self.listed)
         return weights
-
-    def _listed(self) -> list[str]:
-        if self._own is None:
-            self._own = [] if self.path is None else read_words(Path(self.path))
-        return self._own
 
     def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
         Language.count(texts).save(artifacts / _LANGUAGE)
@@ -115,22 +96,16 @@ class LexiconSearch(Refiner):
     def lexicon(self, oracle: CachedEmbedder) -> Lexicon:
         """Its entries, embedded at the first call."""
         if self._lexicon is None:
-            path, own = Path(self.path or ""), self._listed()
-            own = known_words(own, path, oracle.source.embedder) if own else []
+            embedder = oracle.source.embedder
+            own = known_words(self.listed, Path(self.path or ""), embedder) if self.listed else []
             entries = merged(
                 own,
                 self._language.words if self.training else [],
-                *self._public(oracle.source.embedder),
+                *self.public(embedder),
                 self._language.beginnings if self.training else [],
             )
             self._lexicon = Lexicon(entries, self._language, oracle)
         return self._lexicon
-
-    def _public(self, embedder: object) -> list[Iterable[str]]:
-        return public_words(
-            embedder, with_names=self.names, with_cities=self.cities, with_vocabulary=self.vocabulary,
-            frequent=self.common, below=self.numbers,
-        )  # fmt: skip
 
     def _starts(self, target: Tensor, prediction: Prediction, lexicon: Lexicon) -> list[Units]:
         """The candidates that have words; of none, the entries closest to the target."""

