@@ -165,7 +165,13 @@ class BagOfWords(WordSetAttack):
         f1 = 2 * right / (named + wanted)
         self.threshold.copy_(thresholds[f1.argmax()])
         if self.trainer.is_global_zero:
-            self._write_curve(named.tolist(), right.tolist(), wanted, f1.tolist())
+            curve = [
+                {"threshold": at, "precision": hits / count if count else None, "recall": hits / wanted, "f1": harmonic}
+                for at, count, hits, harmonic in zip(
+                    THRESHOLDS, named.tolist(), right.tolist(), f1.tolist(), strict=True
+                )
+            ]
+            write_json(self.artifacts / CURVE, {"threshold": THRESHOLDS[int(f1.argmax())], "curve": curve})
 
     def _validation(self) -> Iterator[tuple[list[list[int]], Tensor]]:
         """Labels and vectors of the validation text, in blocks."""
@@ -176,13 +182,6 @@ class BagOfWords(WordSetAttack):
 
     def _known(self, number: int) -> bool:
         return number < self.vocabulary.size
-
-    def _write_curve(self, named: list[int], right: list[int], wanted: int, f1: list[float]) -> None:
-        curve = [
-            {"threshold": at, "precision": hits / count if count else None, "recall": hits / wanted, "f1": harmonic}
-            for at, count, hits, harmonic in zip(THRESHOLDS, named, right, f1, strict=True)
-        ]
-        write_json(self.artifacts / CURVE, {"threshold": THRESHOLDS[f1.index(max(f1))], "curve": curve})
 
 
 def _distinct(ids: Sequence[int], unknown: int) -> list[int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -27,6 +27,7 @@ from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.embedders.observation import Observation, Seen, WhiteBox
 
+Kind = TypeVar("Kind")
 Length = Literal["known", "search"] | PositiveInt
 
 
@@ -159,13 +160,15 @@ class LanguageModelAttack(Attack):
 
 def language_model_of(oracle: CachedEmbedder | None) -> LanguageModelEmbedder:
     """The language model behind a cache; InputError if it is none."""
+    reason = "this attack inverts a language model's output, and {} is no language model"
+    return embedder_of(oracle, LanguageModelEmbedder, f"{reason}; take embedder=language_model embedder.model=<name>")
+
+
+def embedder_of(oracle: CachedEmbedder | None, kind: type[Kind], message: str) -> Kind:
+    """The embedder behind a cache; if it is not of this kind, an InputError with its class in the ``message``."""
     embedder = None if oracle is None else oracle.embedder
-    if not isinstance(embedder, LanguageModelEmbedder):
-        kind = "none" if embedder is None else type(embedder).__name__
-        raise InputError(
-            f"embedder: this attack inverts a language model's output, and {kind} is no language model; take "
-            "embedder=language_model embedder.model=<folder or hub name>"
-        )
+    if not isinstance(embedder, kind):
+        raise InputError("embedder: " + message.format("none" if embedder is None else type(embedder).__name__))
     return embedder
 
 

@@ -19,11 +19,11 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
+from unembed.attacks.lm_inversion.base import embedder_of
 from unembed.attacks.lm_inversion.edits import Edit, Encoder, Entries, Ids, RankedEdits, TokenLanguage, pairs
 from unembed.attacks.parts.predictions import Prediction, SearchRecord, Targets
 from unembed.attacks.refine.lexicon.language import Language, Units
 from unembed.attacks.refine.refining import Refiner
-from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.transformer import RelaxedEncoder, TransformerEmbedder
 
@@ -248,11 +248,5 @@ class DiscreteSteps(Refiner):
 
 def relaxed_encoder(oracle: CachedEmbedder | None) -> RelaxedEncoder:
     """The encoder behind a cache; InputError if its weights are not known."""
-    embedder = None if oracle is None else oracle.embedder
-    if not isinstance(embedder, TransformerEmbedder):
-        kind = "none" if embedder is None else type(embedder).__name__
-        raise InputError(
-            f"embedder: its weights are needed, and {kind} gives none; take embedder=minilm, or "
-            "embedder=transformer embedder.model=<folder or hub name>"
-        )
-    return RelaxedEncoder(embedder)
+    reason = "its weights are needed, and {} gives none; take embedder=minilm, or embedder=transformer"
+    return RelaxedEncoder(embedder_of(oracle, TransformerEmbedder, f"{reason} embedder.model=<folder or hub name>"))

@@ -34,7 +34,7 @@ from unembed.core.ranks import is_first
 from unembed.defenses.base import perturbs
 from unembed.defenses.threat import Threat
 from unembed.embedders.base import QueryLimitError, Remote
-from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.cache.cached import CachedEmbedder, Purpose
 from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.metrics.vectors import cosine_rows
 
@@ -192,11 +192,11 @@ def comparable(dimension: int, oracle: CachedEmbedder | None) -> None:
         )
 
 
-def embedded(texts: Sequence[str], oracle: CachedEmbedder) -> dict[str, Tensor]:
-    """The vector (d,) of each distinct text, as queries of the attack; those that a limit cut off are missing."""
+def embedded(texts: Sequence[str], oracle: CachedEmbedder, purpose: Purpose = "attack") -> dict[str, Tensor]:
+    """The vector (d,) of each distinct text; those that a limit of the embedder cut off are missing."""
     distinct = list(dict.fromkeys(texts))
     try:
-        return dict(zip(distinct, oracle.embed(distinct, "attack"), strict=True))
+        return dict(zip(distinct, oracle.embed(distinct, purpose), strict=True))
     except QueryLimitError as error:
         return {distinct[place]: vector for place, vector in zip(error.done, error.vectors, strict=True)}
 

@@ -22,13 +22,12 @@ from unembed.attacks.finished import KEY, FrozenDecoder
 from unembed.attacks.refine.refining import Refiner
 from unembed.attacks.transfer.aligners import Known, Map, read_maps, write_maps
 from unembed.core.atomic_files import write_json
-from unembed.core.errors import InputError, missing
+from unembed.core.errors import InputError
 from unembed.datamodules.inversion import training_data
 from unembed.datamodules.sources.base import folded
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.runs import layout
 from unembed.runs.config_file import read_config
-from unembed.runs.stored_attack import check_embedder
+from unembed.runs.stored_attack import check_directory, check_embedder
 from unembed.runs.trust import check_trusted
 
 MAPS, ABOUT = "alignment.safetensors", "alignment.json"  # among the artifacts
@@ -52,14 +51,10 @@ class Aligned(FrozenDecoder):
 
     def source(self) -> CachedEmbedder:
         """The attacker's own encoder, that of the decoder's run."""
-        run = self.source_run
-        if not (run / layout.CONFIG).is_file():
-            reason = f"{layout.CONFIG} is missing" if run.is_dir() else missing(run, "directory")
-            raise InputError(f"{KEY}={run}: not a run directory ({reason})")
-        config = self._config()
+        check_directory(self.source_run, KEY)
         self.check_kind()
-        encoder = self.encoder_of(config)
-        check_embedder(run, KEY, encoder.fingerprint, encoder.dimension)
+        encoder = self.encoder_of(self._config())
+        check_embedder(self.source_run, KEY, encoder.fingerprint, encoder.dimension)
         return encoder
 
     def encoder_of(self, config: DictConfig) -> CachedEmbedder:

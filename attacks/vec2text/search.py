@@ -145,30 +145,30 @@ class CorrectionSearch:
         Returns:
             For each target, the rounds 0 (its initial hypothesis) to ``steps``.
         """
-        state = _Search(self, rewriter, targets, start, embed, self.beams if beams is None else beams)
-        state.began = state.began if began is None else began
-        return state.run(self.steps if steps is None else steps)
+        beams = self.beams if beams is None else beams
+        began = time.perf_counter() if began is None else began
+        searched = [_Target(proposal) for _, proposal in zip(targets, start, strict=True)]
+        search = _Search(self, rewriter, targets, embed, beams, began, searched)
+        return search.run(self.steps if steps is None else steps)
 
 
+@dataclass
 class _Search:
     """The state of one call."""
 
-    def __init__(
-        self,
-        settings: CorrectionSearch,
-        rewriter: Rewriter,
-        targets: Tensor,
-        start: Sequence[Proposal],
-        embed: Embed,
-        beams: int,
-    ) -> None:
-        self.settings, self.rewriter, self.targets, self.embed, self.beams = settings, rewriter, targets, embed, beams
-        self.units = torch.nn.functional.normalize(targets.float(), dim=-1)
-        self.rows_of: dict[str, int] = {}  # a text's row of the memo, over all targets and rounds
-        self.memo: list[Tensor] = []
-        self.searched = [_Target(proposal) for _, proposal in zip(targets, start, strict=True)]
-        self.limited = False
-        self.began = time.perf_counter()
+    settings: CorrectionSearch
+    rewriter: Rewriter
+    targets: Tensor
+    embed: Embed
+    beams: int
+    began: float
+    searched: list[_Target]
+    rows_of: dict[str, int] = field(default_factory=dict)  # a text's row of the memo, over all targets and rounds
+    memo: list[Tensor] = field(default_factory=list)
+    limited: bool = False
+
+    def __post_init__(self) -> None:
+        self.units = torch.nn.functional.normalize(self.targets.float(), dim=-1)
 
     def run(self, steps: int) -> list[list[Round]]:
         self._embed_new([[target.first] for target in self.searched])

@@ -24,6 +24,7 @@ from rich.progress import track
 from torch import Tensor
 
 from unembed.attacks.refine.lexicon.language import UNIT, Language, Units
+from unembed.attacks.refine.refining import embedded
 from unembed.core import limits
 from unembed.core.errors import InputError, missing, printable
 from unembed.embedders.base import Embedder, QueryLimitError, Remote
@@ -81,14 +82,8 @@ class Lexicon:
         Zeros for words that a limit of the embedder cuts off: no text that is proposed can be embedded either.
         """
         missing = sorted({word for word in words if not self.knows(word)})
-        if missing:
-            done: Sequence[int]
-            try:
-                done, found = range(len(missing)), self._oracle.embed(missing, "lexicon")
-            except QueryLimitError as error:
-                done, found = error.done, error.vectors
-            unit = torch.nn.functional.normalize(found, dim=1)
-            self._others.update((missing[place], vector) for place, vector in zip(done, unit, strict=True))
+        for word, vector in (embedded(missing, self._oracle, "lexicon") if missing else {}).items():
+            self._others[word] = torch.nn.functional.normalize(vector[None], dim=1)[0]
         vectors = torch.zeros(len(words), self.vectors.shape[1])
         for place, word in enumerate(words):
             if self.knows(word):
