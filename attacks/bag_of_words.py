@@ -46,11 +46,9 @@ class WordSetAttack(Attack):
         self.vocabulary.load(self.artifacts)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Entries of each text; words that the vocabulary lacks have the number after its last."""
         return self.vocabulary.ids(texts)
 
     def validation_weight(self, batch: dict[str, Tensor]) -> int:
-        """Number of texts: losses of sets are means over texts."""
         return len(batch["index"])
 
     def prediction(self, ids: Sequence[int]) -> Prediction:
@@ -93,7 +91,6 @@ class BagOfWords(WordSetAttack):
         self.register_buffer("threshold", torch.tensor(0.5))
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Logits of the entries, (n, d) -> (n, vocabulary)."""
         logits: Tensor = self.layers(scaled(vectors) if self.normalize else vectors)
         return logits
 
@@ -174,7 +171,6 @@ class BagOfWords(WordSetAttack):
             write_json(self.artifacts / CURVE, {"threshold": THRESHOLDS[int(f1.argmax())], "curve": curve})
 
     def _validation(self) -> Iterator[tuple[list[list[int]], Tensor]]:
-        """Labels and vectors of the validation text, in blocks."""
         examples = self.data.examples("valid")
         for start in range(0, len(examples), BLOCK):
             block = range(start, min(start + BLOCK, len(examples)))

@@ -151,7 +151,6 @@ class Attack(LightningModule):
             check_embedder(run, f"attack.{name}_run", self.oracle.source.fingerprint, self.oracle.source.dimension)
 
     def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        """Check that targets of this dimension can be refined as configured."""
         self.refiners.check(dimension, oracle)
 
     def begin_trial(self, number: int) -> None:
@@ -159,7 +158,6 @@ class Attack(LightningModule):
         raise InputError(f"trials: {type(self).__name__} samples nothing at random, so all trials would be alike")
 
     def query(self, prediction: Prediction) -> str:
-        """The text to embed for the best candidate of a prediction."""
         return prediction.candidates[0]
 
     def all_weights(self) -> dict[str, Tensor]:
@@ -209,12 +207,10 @@ class Attack(LightningModule):
 
     @property
     def data(self) -> InversionDataModule:
-        """The data module of the trainer."""
         data: InversionDataModule = self.trainer.datamodule  # type: ignore[attr-defined]
         return data
 
     def prepare_data(self) -> None:
-        """Check before anything is embedded."""
         if not self.from_checkpoint:
             self.check_inputs()
         self.check_refining(self.data.dimension, self.oracle)
@@ -251,7 +247,6 @@ class Attack(LightningModule):
                 self._load_weights(finished_checkpoint(self.origin))
 
     def on_fit_start(self) -> None:
-        """Log the number of trained parameters."""
         # bitsandbytes packs two 4-bit weights into a byte; nothing else is a parameter of bytes.
         counts = [(p.numel() * (2 if p.dtype == torch.uint8 else 1), p.requires_grad) for p in self.parameters()]
         total, trained = sum(count for count, _ in counts), sum(count for count, is_trained in counts if is_trained)

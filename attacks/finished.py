@@ -46,7 +46,6 @@ class FrozenDecoder(Attack):
         self.runs = {COPY: self.source_run}
 
     def check_kind(self) -> None:
-        """Check that ``source_run`` is a run of a decoder of vectors."""
         kind = class_of(self.source_run)
         if not (issubclass(kind, GenerativeAttack) and kind.decodes_vectors):
             raise InputError(
@@ -62,7 +61,6 @@ class FrozenDecoder(Attack):
 
     @property
     def decoder(self) -> GenerativeAttack:
-        """The decoder, on the attack's device."""
         decoder = self.frozen[COPY].to(self.device)
         assert isinstance(decoder, GenerativeAttack)
         return decoder
@@ -100,7 +98,6 @@ class Finished(FrozenDecoder):
         super().setup(stage)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Copy the run, and note the dimension of the vectors that it was trained on."""
         trained = threat_of(read_config(self.source_run).defense).dimension(self.data.embedder.dimension)
         super().prepare(texts, artifacts)
         write_json(artifacts / ABOUT, {"dimension": trained})

@@ -130,7 +130,6 @@ class GenerativeAttack(Attack):
         self.decoding.trial = number
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of token ids, outer white space removed."""
         return decoded_text(self.tokenizer, ids)
 
     def configure_optimizers(self) -> Any:
@@ -141,7 +140,6 @@ class GEIA(GenerativeAttack):
     """GEIA on any causal language model."""
 
     def make_decoder(self, model: Any) -> CausalDecoder:
-        """The prefix stands before the text."""
         return CausalDecoder(model)
 
 
@@ -153,5 +151,4 @@ class GEIAEncoderDecoder(GenerativeAttack):
     """
 
     def make_decoder(self, model: Any) -> EncoderDecoder:
-        """The prefix is the encoder's input, without a mask: all vectors count."""
         return EncoderDecoder(model)

@@ -52,13 +52,11 @@ class GEIACopy(GEIA):
         super().check_refining(dimension, oracle)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Count the words, embed those that are copied, and train the tokenizer on what is spelled."""
         self.words.prepare(texts, artifacts)
         self.words.load(artifacts, self._oracle())
         super().prepare(spelled_parts(texts, frozenset(self.words.copied)), artifacts)
 
     def make_decoder(self, model: Any) -> CopyingDecoder:
-        """The prefix stands before the text; the decoder knows the words by their vectors."""
         if type(model).__name__ != "GPT2LMHeadModel":
             raise InputError(f"{_NAME}: copies words with a GPT-2, and the backbone is a {type(model).__name__}")
         self.words.load(self.artifacts, self._oracle())
@@ -78,7 +76,6 @@ class GEIACopy(GEIA):
             self.decoder.measure(self.data.vectors("train", rows))
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """See GenerativeAttack; a copied word is one token."""
         return self.word_tokens.encode(texts)
 
     def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
@@ -95,7 +92,6 @@ class GEIACopy(GEIA):
         ]  # fmt: skip
 
     def all_weights(self) -> dict[str, Tensor]:
-        """See Attack; the list of words counts."""
         return super().all_weights() | {"words": digest_of(self.words.copied)}
 
     def text(self, ids: Sequence[int]) -> str:
@@ -134,7 +130,6 @@ class WordList(WordSources):
         self.vectors = torch.zeros(0, 0)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Count the words of the training text."""
         surfaces: dict[str, Counter[str]] = {}
         for text in texts:
             for surface in _WORD.findall(text):

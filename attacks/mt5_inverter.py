@@ -40,7 +40,6 @@ class MT5Decoder(EncoderDecoder):
     """An encoder-decoder whose loss never holds the logits of a whole batch."""
 
     def loss(self, prefix: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-        """As EncoderDecoder.loss: the same value and gradients."""
         start = labels.new_full((len(labels), 1), self.model.config.decoder_start_token_id)
         inputs = torch.cat([start, labels[:, :-1].clamp_min(0)], 1)
         encoded = self.model.get_encoder()(inputs_embeds=prefix).last_hidden_state

@@ -84,7 +84,6 @@ class NearestNeighbor(Attack):
         return [Prediction((self.texts[row],), tokens=self.ids[row]) for row in rows]
 
     def query(self, prediction: Prediction) -> str:
-        """The text, or the ids that it shows."""
         return prediction.candidates[0] if prediction.tokens is None else written_ids(prediction.tokens)
 
 

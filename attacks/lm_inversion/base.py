@@ -83,7 +83,6 @@ class LanguageModelAttack(Attack):
         return language_model_of(oracle)
 
     def prepare_data(self) -> None:
-        """Check before anything is embedded that the observation suffices."""
         self.check(self.model)
         super().prepare_data()
 
@@ -101,7 +100,6 @@ class LanguageModelAttack(Attack):
             )
 
     def targets(self, batch: dict[str, Tensor]) -> Targets:
-        """With the input lengths in tokens, if the attack is given them."""
         if self.length != "known":
             return super().targets(batch)
         examples = self.data.examples("test")
@@ -110,7 +108,6 @@ class LanguageModelAttack(Attack):
         return Targets(batch["vectors"], batch["index"], lengths=lengths)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """The language model's own tokens of texts."""
         return [self.model.ids(text) for text in texts]
 
     def query(self, prediction: Prediction) -> str:
@@ -159,7 +156,6 @@ class LanguageModelAttack(Attack):
 
 
 def language_model_of(oracle: CachedEmbedder | None) -> LanguageModelEmbedder:
-    """The language model behind a cache; InputError if it is none."""
     reason = "this attack inverts a language model's output, and {} is no language model"
     return embedder_of(oracle, LanguageModelEmbedder, f"{reason}; take embedder=language_model embedder.model=<name>")
 

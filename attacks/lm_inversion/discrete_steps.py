@@ -73,7 +73,6 @@ class TextSearch:
 
     @property
     def found(self) -> bool:
-        """Whether the closest text has the target's vector."""
         return self.texts[0].cosine > FOUND
 
     @property
@@ -83,7 +82,6 @@ class TextSearch:
         )
 
     def receive(self, inputs: Sequence[Ids], vectors: Tensor) -> None:
-        """Take the vectors of texts that were run."""
         for ids, vector, cosine in zip(inputs, vectors, (vectors @ self.target).tolist(), strict=True):
             if ids not in self.tried:
                 self.tried.add(ids)
@@ -92,7 +90,6 @@ class TextSearch:
         self.passes += len(inputs)
 
     def beam(self) -> list[Text]:
-        """The texts that are changed in the next round."""
         left = [text for text in self.texts if text.edits is not _NONE]
         left.sort(key=lambda text: (1 - text.cosine) * (1 + _WEAR * text.changed))
         return left[: self.settings.beam]
@@ -164,7 +161,6 @@ def _begin(
 
 
 def _run(wanted: Sequence[tuple[TextSearch, Sequence[Ids]]], encoder: Encoder) -> Sequence[Tensor]:
-    """The vectors of each search's texts."""
     vectors = encoder.vectors([ids for _, own in wanted for ids in own])
     found: tuple[Tensor, ...] = torch.split(vectors, [len(own) for _, own in wanted])
     for (one, own), block in zip(wanted, found, strict=True):
@@ -247,6 +243,5 @@ class DiscreteSteps(Refiner):
 
 
 def relaxed_encoder(oracle: CachedEmbedder | None) -> RelaxedEncoder:
-    """The encoder behind a cache; InputError if its weights are not known."""
     reason = "its weights are needed, and {} gives none; take embedder=minilm, or embedder=transformer"
     return RelaxedEncoder(embedder_of(oracle, TransformerEmbedder, f"{reason} embedder.model=<folder or hub name>"))

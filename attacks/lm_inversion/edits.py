@@ -126,7 +126,6 @@ class Entries:
         self._encoder, self._others = encoder, dict[Ids, Tensor]()
 
     def rows_of_tokens(self, tokens: Tensor) -> Tensor:
-        """The rows of tokens that are entries."""
         rows = self._row_of_token[tokens]
         return rows[rows >= 0]
 
@@ -176,7 +175,6 @@ class TokenLanguage:
         return cls(pairs, encoder.model.inputs)
 
     def follows(self, left: int, right: int) -> float:
-        """Log probability of ``right`` behind ``left``."""
         if not self._pairs:
             return 0.0
         count = self._pairs.get((left, right), 0)
@@ -312,7 +310,6 @@ class RankedEdits:
         self._insertions = [(place, place, row) for place, row in _best(scores, pool)]
 
     def __iter__(self) -> Iterator[Edit]:
-        """Kinds of edits take turns."""
         substitutes, insertions = (
             (Edit(begin, end, self.entries.ids[row]) for begin, end, row in changes)
             for changes in (self._substitutes, self._insertions)
@@ -346,7 +343,6 @@ def _joined(near: Tensor, toward: Tensor, alike: Tensor, count: int) -> Tensor:
 
 
 def _standard(scores: Tensor) -> Tensor:
-    """With mean 0 and standard deviation 1; 0 where all are equal."""
     return (scores - scores.mean()) / scores.std(correction=0).clamp_min(_LEAST)
 
 

@@ -208,7 +208,6 @@ class LogitsInverter(GenerativeAttack):
         return written_ids(prediction.tokens) if prediction.tokens else ""
 
     def input_ids(self, ids: Sequence[int], model: LanguageModelEmbedder) -> list[int]:
-        """What the decoder wrote as an input of ``model``: without its own end and padding."""
         return [number for number in ids if number < model.inputs]
 
 
@@ -225,5 +224,4 @@ class TextLogitsInverter(LogitsInverter):
         )
 
     def input_ids(self, ids: Sequence[int], model: LanguageModelEmbedder) -> list[int]:
-        """What the decoder wrote, as text, in the model's own tokens."""
         return model.ids(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))

@@ -232,7 +232,6 @@ def _joined(old: State, new: State) -> State:
 
 
 def _of_restart(values: Tensor, restart: Tensor) -> Tensor:
-    """Of each target the value of one restart: (A, R, ...), (A,) -> (A, ...)."""
     return values[torch.arange(len(restart), device=restart.device), restart]
 
 

@@ -109,7 +109,6 @@ class RandomT5:
         _save(artifacts, tokenizer, config)
 
     def tokenizer(self, texts: Sequence[str]) -> Any:
-        """What cuts the texts that are written: a BPE over the training texts."""
         return train_tokenizer(texts, self.vocabulary)
 
     def architecture(self) -> Any:
@@ -234,7 +233,6 @@ def untied(model: Any) -> Any:
 
 
 def check_positions(config: Any, positions: int) -> None:
-    """Whether a model can take ``positions`` vectors in a row."""
     available = getattr(config, "max_position_embeddings", None)  # None: relative positions
     if available is not None and available < positions:
         raise InputError(
@@ -280,7 +278,6 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
 
 
 def load_tokenizer(artifacts: Path) -> Any:
-    """The tokenizer that ``prepare`` wrote."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(artifacts / "decoder", trust_remote_code=False)

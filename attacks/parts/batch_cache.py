@@ -70,12 +70,10 @@ class BatchCache:
         return self.folder is not None and self.folder.is_dir()
 
     def create(self) -> None:
-        """Create the folder: from here on a killed test can be resumed."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def open(self, weights: Mapping[str, Tensor]) -> None:
-        """Set the weights under test; call it before ``once``."""
         if self.folder is not None:
             self._weights = weights_key(weights)
 

@@ -47,7 +47,6 @@ class Shortlist:
     keys: Tensor
 
     def of(self, targets: Tensor) -> Shortlist:
-        """Those of some of the targets (m,)."""
         return Shortlist(self.size, self.rows[targets], self.words[targets], self.fits[targets], self.keys[targets])
 
     def ids(self, choices: Tensor) -> Tensor:
@@ -56,7 +55,6 @@ class Shortlist:
         return torch.where(choices < self.size, choices, self.size + CASES * self.rows.gather(1, place) + case)
 
     def of_target(self, target: int, choices: Sequence[int]) -> list[int]:
-        """Token ids of the choices of one target."""
         own = torch.tensor(choices, dtype=torch.long, device=self.rows.device)
         ids: list[int] = self.of(self.rows.new_tensor([target])).ids(own[None])[0].tolist()
         return ids
@@ -109,7 +107,6 @@ class CopyingDecoder(CausalDecoder):
         self._vectors, self._copied, self._rows, self._placed, self._reduced = words, copied, rows, {}, None
 
     def measure(self, vectors: Tensor) -> None:
-        """Measure training vectors (n, d), before training."""
         self.space.fit(vectors.to(self.space.centre.device), self._vectors[: self._copied].to(self.space.centre.device))
         self._placed, self._reduced = {}, None
 
@@ -144,7 +141,6 @@ class CopyingDecoder(CausalDecoder):
         return Shortlist(self.size, rows, words, fits, self.key(words * _KEY))
 
     def embedded(self, ids: Tensor) -> Tensor:
-        """Input embeddings of token ids, those of copied words included: (n, T) -> (n, T, width)."""
         inputs: Tensor = self.model.transformer.wte(ids.clamp(0, self.size - 1))
         copied = ids >= self.size
         above = ids[copied] - self.size
@@ -187,7 +183,6 @@ class CopyingDecoder(CausalDecoder):
         )  # fmt: skip
 
     def copying(self, shortlist: Shortlist) -> Copying:
-        """A decoder of texts into which words of a shortlist can be copied."""
         return Copying(self, shortlist)
 
 
@@ -198,7 +193,6 @@ class Copying(StateSteps):
         self.decoder, self.shortlist = decoder, shortlist
 
     def start(self, prefix: Tensor) -> tuple[Tensor, CopyingBeams]:
-        """See decoding.Decoder."""
         state = CopyingBeams(self.decoder, prefix, self.shortlist)
         return state.logits, state
 
@@ -212,19 +206,16 @@ class CopyingBeams(GPT2Beams):
         super().__init__(decoder.model, prefix)
 
     def embedded(self, tokens: Tensor) -> Tensor:
-        """See GPT2Beams."""
         ids = self.shortlist.ids(tokens)
         self.explained = self.explained + self.decoder.explained(ids, self.shortlist)
         return self.decoder.embedded(ids)
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """See GPT2Beams."""
         beams = hidden.view(*self.explained.shape[:2], -1)
         copied = self.decoder.copy_scores(beams, self.shortlist, self.explained)
         return torch.cat([super().scores(hidden), copied.flatten(0, 1)], -1)
 
     def select(self, rows: Tensor) -> None:
-        """See decoding.Decoder."""
         width = self.explained.shape[1]
         targets = rows[:, 0] // width
         beams = (rows - targets[:, None] * width)[..., None]

@@ -39,7 +39,6 @@ class PrefixDecoder(StateSteps, nn.Module):
 
     @property
     def width(self) -> int:
-        """Width of a prefix vector."""
         return int(self.model.get_input_embeddings().embedding_dim)
 
 
@@ -77,7 +76,6 @@ class BeamRows:
         self.cache = output.past_key_values
 
     def step(self, tokens: Tensor) -> Tensor:
-        """One token a beam, (n, b) -> logits (n, b, V)."""
         output = self.model(
             input_ids=tokens.reshape(-1, 1), past_key_values=self.cache, use_cache=True, logits_to_keep=1
         )
@@ -147,7 +145,6 @@ class EncoderDecoderState:
         self.logits = self.step(start[:, None])[:, 0]
 
     def step(self, tokens: Tensor) -> Tensor:
-        """One token a beam, (n, b) -> logits (n, b, V)."""
         output = self.model(
             encoder_outputs=(self.encoded,),
             attention_mask=self.mask,
@@ -311,7 +308,6 @@ class GPT2Beams:
         return self.scores(network.ln_f(hidden)).view(n, b, -1)
 
     def embedded(self, tokens: Tensor) -> Tensor:
-        """Input embeddings of one token a beam, (n, b) -> (n, b, width)."""
         embeddings: Tensor = self.model.transformer.wte(tokens)
         return embeddings
 

@@ -85,7 +85,6 @@ class BeamSearch:
         self.length_penalty, self.candidates, self.rerank = length_penalty, candidates, rerank
 
     def propose(self, count: int) -> None:
-        """See :class:`Decoding`; at least that many beams are searched."""
         self.proposals = max(self.proposals, count)
         self.beams = max(self.beams, self.proposals)
 
@@ -263,7 +262,6 @@ def _until(ids: list[int], eos: int) -> list[int]:
 
 
 def _proposals(candidates: int, rerank: int) -> int:
-    """Texts to decode a target."""
     if rerank and candidates > rerank:
         raise ValueError(f"candidates={candidates}: at most as many as rerank={rerank}")
     return rerank or candidates

@@ -324,7 +324,6 @@ class Muon(Optimizer):
 
 
 def _wide(matrix: Tensor) -> Tensor:
-    """The matrix, transposed where it has more rows than columns."""
     return matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
 
 

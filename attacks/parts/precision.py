@@ -38,7 +38,6 @@ class Rates:
 
     @property
     def fast(self) -> torch.dtype:
-        """The type in which matrices are multiplied faster."""
         return torch.bfloat16 if self.bfloat16 >= _WORTHWHILE * self.float32 else torch.float32
 
 
@@ -53,7 +52,6 @@ def measured(device: str) -> Rates:
 
 
 def fast_dtype(device: str) -> torch.dtype:
-    """The type in which ``device`` multiplies matrices faster."""
     return measured(device).fast
 
 

@@ -84,7 +84,6 @@ class Words(Vocabulary):
         self.numbers: dict[str, int] = {}
 
     def choose(self, texts: Sequence[str]) -> list[str]:
-        """The most common ones first; equally common ones in the order of the alphabet."""
         counts = Counter(word for text in texts for word in words(text))
         return sorted(counts, key=lambda word: (-counts[word], word))[: self.limit]
 
@@ -114,7 +113,6 @@ class Pieces(Vocabulary):
         self.tokenizer: Any = None
 
     def choose(self, texts: Sequence[str]) -> str:
-        """The tokenizer, as the library writes it."""
         described: str = train_tokenizer(texts, self.limit).backend_tokenizer.to_str()
         return described
 
@@ -143,7 +141,6 @@ class HubTokens(Pieces):
         self.name, self.revision = name, revision
 
     def choose(self, texts: Sequence[str]) -> str:
-        """The tokenizer, as the library writes it."""
         from transformers import AutoTokenizer
 
         try:

@@ -82,7 +82,6 @@ class Refiner:
         """Read back what ``prepare`` wrote; every process, before the first target."""
 
     def all_weights(self) -> dict[str, Tensor]:
-        """The weights that its texts depend on."""
         return {}
 
     def in_lexicon(self, texts: Sequence[str], oracle: CachedEmbedder) -> list[bool] | None:
@@ -202,7 +201,6 @@ def embedded(texts: Sequence[str], oracle: CachedEmbedder, purpose: Purpose = "a
 
 
 def optional_refiners(config: DictConfig) -> list[str]:
-    """The names of the attack's refiners with ``required: false``."""
     refine = config.attack.get("refine") or {}
     return [str(name) for name, node in refine.items() if not node.get("required", True)]
 
@@ -245,7 +243,6 @@ class Rerank(Refiner):
         self.proposals = proposals
 
     def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
-        """See Refiner; each distinct text is embedded once."""
         distinct = [tuple(dict.fromkeys(prediction.candidates)) for prediction in predictions]
         vectors = embedded(list(chain.from_iterable(distinct)), oracle)
         known = [[text for text in texts if text in vectors] for texts in distinct]

@@ -46,7 +46,6 @@ class Aligned(FrozenDecoder):
 
     @property
     def decoded(self) -> int:
-        """Texts that the decoder proposes for a vector."""
         return self.refiners.proposals
 
     def source(self) -> CachedEmbedder:
@@ -138,7 +137,6 @@ class Paired(Aligned):
             )
 
     def known(self, encoder: CachedEmbedder, public: Sequence[str]) -> Known:
-        """The vectors that the attacker has; ``encoder`` is its own, ``public`` are the ``public_texts``."""
         pairs, store = self.data.examples("train"), self.data.examples("test")
         return Known(
             victim=self.data.vectors("train", range(len(pairs))).double(),

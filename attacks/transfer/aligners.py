@@ -40,7 +40,6 @@ class AffineMap:
         return self.weight.shape[0], self.weight.shape[1]
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """(m, d) -> (m, k), float64 on the CPU."""
         return vectors.cpu().double() @ self.weight + self.offset
 
 
@@ -67,7 +66,6 @@ class KernelMap:
         return self.center.shape[0], self.offset.shape[0]
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """(m, d) -> (m, k), float64 on the CPU."""
         whitened = (vectors.cpu().double() - self.center) @ self.whitener
         return gaussian(whitened, self.anchors) @ self.weight + self.offset
 
@@ -101,7 +99,6 @@ def write_maps(path: Path, maps: Mapping[str, Map]) -> None:
 
 
 def read_maps(path: Path) -> dict[str, Map]:
-    """The maps of a file by their names."""
     from safetensors.torch import load_file
 
     maps: dict[str, dict[str, Tensor]] = defaultdict(dict)
@@ -275,5 +272,4 @@ def _whitener(centred: Tensor, power: float) -> Tensor:
 
 
 def _spread(vectors: Tensor) -> Tensor:
-    """Mean squared distance from the mean."""
     return (vectors - vectors.mean(0)).square().sum(1).mean()

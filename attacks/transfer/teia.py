@@ -142,7 +142,6 @@ class TEIA(Paired):
         return torch.randint(count, (ranks, size))[rank]
 
     def _entered(self, vectors: Tensor) -> Tensor:
-        """Victim vectors, (n, d), in the decoder's space, (n, k)."""
         return self._maps[START](vectors).to(vectors)
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
@@ -174,7 +173,6 @@ class Surrogate(nn.Module):
         self.pivot_weight, self.adversarial_weight, self.hidden = pivot_weight, adversarial_weight, discriminator
 
     def build(self, own: int, victim: int) -> None:
-        """Make the layers for spaces of these dimensions."""
         middle, last = nn.Linear(own, (own + victim) // 2), nn.Linear((own + victim) // 2, victim)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)

@@ -135,7 +135,6 @@ class _Search:
 
 
 def _padded(rotation: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The same map between all dimensions: those that it does not know are mapped to zero."""
     padded = torch.zeros(x.shape[1], y.shape[1])
     padded[: rotation.shape[0], : rotation.shape[1]] = rotation
     return padded
@@ -224,7 +223,6 @@ class Prepared:
 
     @classmethod
     def of(cls, vectors: Tensor, power: float) -> Prepared:
-        """Fitted to vectors, (n, d)."""
         center = vectors.double().mean(0)
         centred = rows_of_length_one(vectors.double() - center)
         values, directions = torch.linalg.eigh(centred.T @ centred / len(centred))
@@ -237,12 +235,10 @@ class Prepared:
         return cls(center.float(), (directions * scales).float(), (directions / scales).T.float())
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """(n, d) -> (n, r)."""
         return rows_of_length_one(rows_of_length_one(vectors.float() - self.center) @ self.weight)
 
 
 def rows_of_length_one(vectors: Tensor) -> Tensor:
-    """Each row divided by its length; a row of zeros stays."""
     return torch.nn.functional.normalize(vectors, dim=-1)
 
 
@@ -265,7 +261,6 @@ class SkewedAxes:
 
     @classmethod
     def of(cls, vectors: Tensor, random: torch.Generator) -> SkewedAxes:
-        """Axes of vectors, (n, r), n well above r and of full rank; as many as dimensions."""
         centred = vectors - vectors.mean(0)
         variances, basis = torch.linalg.eigh((centred.T @ centred / len(centred)).double())
         roots = variances.clamp_min(1e-9 * float(variances[-1])).sqrt()
@@ -302,7 +297,6 @@ class Profile:
 
     @classmethod
     def of(cls, axes: SkewedAxes) -> Profile:
-        """Statistics of some axes."""
         values = axes.values.clamp(-5, 5)
         square, over, under, far, plain = (
             (one - one.mean(0)) / one.std(0).clamp_min(1e-9)

@@ -128,7 +128,6 @@ class Correction(Refiner):
         write_json(artifacts / SOURCE, self._source)
 
     def prepared(self, artifacts: Path) -> bool:
-        """Whether the copied run is the configured one."""
         return (artifacts / SOURCE).is_file() and read_json(artifacts / SOURCE) == self._source
 
     def load(self, artifacts: Path, dimension: int) -> None:

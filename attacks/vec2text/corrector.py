@@ -77,7 +77,6 @@ class Corrector(IterativeAttack):
     # -- before training ------------------------------------------------------------------------------------------
 
     def check_inputs(self) -> None:
-        """Check that embedder, inverter and defense fit together."""
         super().check_inputs()
         self._hypothesis_embedder()
         backbone = self._checked(attack_of(self.runs[INVERTER], self.data.dimension)).backbone
@@ -159,7 +158,6 @@ class Corrector(IterativeAttack):
         return noise
 
     def _closeness(self, split: Split, noise: float) -> float:
-        """Mean cosine of greedy hypotheses of some texts with their targets."""
         count = len(self.data.examples(split))
         sample = range(0, count, -(-count // MATCHED))
         texts = self._write_with_inverter(split, Recipe(noise=noise), sample)

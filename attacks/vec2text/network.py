@@ -80,7 +80,6 @@ class CorrectorNetwork(nn.Module):
                 layer.load_state_dict(other.state_dict())
 
     def project(self, targets: Tensor) -> Tensor:
-        """T1 of targets (n, d) -> (n, vectors, width)."""
         return self._to_vectors(self.target, self._scaled(targets))
 
     def encoder_input(self, projected: Tensor, targets: Tensor, vectors: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,6 +178,5 @@ class _MaskedDecoder(EncoderDecoder):
 
 
 def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    """Rows of ids as (n, longest), filled up to the right with ``value``."""
     length = max(map(len, rows), default=0)
     return torch.tensor([[*row, *[value] * (length - len(row))] for row in rows], dtype=torch.long)

@@ -84,7 +84,6 @@ class Published(nn.Module):
 
     @property
     def rewriter(self) -> NetworkRewriter:
-        """The corrector, for ``CorrectionSearch``."""
         if self.corrector is None:
             raise InputError(f"attack.pretrained={self.name}: no corrector was found beside this inverter")
         return NetworkRewriter(self.corrector, self.tokenizer, self.max_new_tokens)
@@ -100,7 +99,6 @@ class Published(nn.Module):
 
 
 def load_published(name: str, revision: str | None = None) -> Published:
-    """Load a released inverter and corrector (see find_pair)."""
     return Published(name, *find_pair(name, revision))
 
 

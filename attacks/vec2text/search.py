@@ -265,7 +265,6 @@ class _Search:
 
 
 def _first(proposals: Sequence[Proposal]) -> list[Proposal]:
-    """One proposal a text, the one that was written first."""
     first: dict[str, Proposal] = {}
     for proposal in proposals:
         first.setdefault(proposal.text, proposal)
@@ -273,7 +272,7 @@ def _first(proposals: Sequence[Proposal]) -> list[Proposal]:
 
 
 def _closest(known: Sequence[_Known], count: int) -> list[_Known]:
-    """The ``count`` with the highest cosine; of equals, the one that was met first."""
+    # Stable: of equals, the one that was met first.
     return sorted(known, key=lambda one: -one.cosine)[:count]
 
 

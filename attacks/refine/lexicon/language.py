@@ -56,7 +56,6 @@ class Units:
         return tuple(surface.lower() for surface in self.surfaces)
 
     def initial(self, place: int) -> bool:
-        """Whether a sentence begins at ``place``."""
         return place == 0 or self.surfaces[place - 1] in (".", "!", "?")
 
     def replaced(self, place: int, entry: str) -> Units:
@@ -298,7 +297,6 @@ class Language:
 
     @cached_property
     def common(self) -> list[str]:
-        """The most frequent words and punctuation marks."""
         return sorted(self._all_words, key=lambda word: (-self.counts[word], word))[:_COMMON]
 
     def follows(self, left: str, right: str) -> float:
@@ -312,7 +310,6 @@ class Language:
         return known
 
     def between(self, left: str, right: str) -> frozenset[str]:
-        """Words that were seen behind ``left`` and, elsewhere or there, before ``right``."""
         behind, ahead = self._neighbours
         return behind.get(left, _NONE) & ahead.get(right, _NONE)
 
@@ -326,7 +323,6 @@ class Language:
         return tuple({word: frozenset(found) for word, found in side.items()} for side in (behind, ahead))  # type: ignore[return-value]
 
     def written(self, word: str) -> str:
-        """The word as it is written inside a sentence."""
         return self.forms.get(word, word)
 
     def save(self, path: Path) -> None:
@@ -351,7 +347,6 @@ class Language:
 
     @classmethod
     def read(cls, path: Path) -> Language:
-        """What ``save`` wrote."""
         content = read_json(path)
         pairs = {(left, right): count for left, own in content["follows"].items() for right, count in own.items()}
         return cls(pairs, content["forms"], Writing(content["writing"]))

@@ -111,7 +111,6 @@ class Proposals:
                 return
 
     def substitutes(self) -> Iterator[Move]:
-        """The replacements that fit the residual best."""
         for score, place, row in self._substitutes:
             entry = self.lexicon.entries[row]
             fluency = self.gain(place, place + 1, self.lexicon.words(row))
@@ -217,7 +216,6 @@ class Proposals:
 
 
 def _largest(scores: Tensor, count: int) -> Tensor:
-    """Places of the ``count`` largest scores, in ascending order."""
     return scores.topk(min(count, len(scores))).indices.sort().values
 
 
@@ -235,7 +233,6 @@ def step_fit(along: Tensor, step: Tensor, length: Tensor, units: int) -> Tensor:
 
 
 def distance(cosines: Tensor) -> Tensor:
-    """Of unit vectors with these cosines."""
     return (2 - 2 * cosines).clamp_min(_LEAST).sqrt()
 
 

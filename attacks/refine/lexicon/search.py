@@ -94,7 +94,6 @@ class LexiconSearch(WordSources, Refiner):
         return f"surrogate-{self.surrogate_steps}.pt"
 
     def lexicon(self, oracle: CachedEmbedder) -> Lexicon:
-        """Its entries, embedded at the first call."""
         if self._lexicon is None:
             embedder = oracle.source.embedder
             own = known_words(self.listed, Path(self.path or ""), embedder) if self.listed else []
@@ -193,7 +192,6 @@ class _Search:
         self.texts.sort(key=lambda text: (not (text.written and text.cosine > _FOUND), -text.cosine))
 
     def beam(self) -> list[_Text]:
-        """The texts that are changed in this round."""
         if not self.texts or self.finished:
             return []
         open_texts = [text for text in self.texts if text.open and text.cosine > self.texts[0].cosine - _MARGIN]
@@ -231,7 +229,6 @@ class _Search:
         del self.pending[max(0, self.settings.max_queries - self.queries) :]
 
     def result(self, before: Prediction) -> Prediction:
-        """The closest texts, as many as there were candidates."""
         found = [str(text.units) for text in self.texts][: len(before.candidates)] or before.candidates
         after = before.refined(tuple(found), self.partial)
         return after if after.candidates[0] == before.candidates[0] else replace(after, kind="sequence")

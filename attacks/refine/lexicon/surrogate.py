@@ -82,7 +82,6 @@ class Surrogate(nn.Module):
 
     @classmethod
     def read(cls, path: Path, dimension: int) -> Surrogate:
-        """What ``save`` wrote."""
         surrogate = cls(dimension)
         surrogate.load_state_dict(load_tensors(path, "the weights of a surrogate"))
         return surrogate.eval()
@@ -106,7 +105,6 @@ class _Block(nn.Module):
 
 
 def _neighbors(words: Tensor, _: Tensor) -> Tensor:
-    """Each word and its two neighbours, (B, n, 3 * width)."""
     padded = functional.pad(words, (0, 0, 1, 1))
     return torch.cat([padded[:, :-2], words, padded[:, 2:]], dim=-1)
 
@@ -126,7 +124,6 @@ class _Table:
 
 
 def _padded(texts: Sequence[Words], table: _Table) -> tuple[Tensor, Tensor]:
-    """Vectors of words (B, n, d), and the mask (B, n)."""
     longest = max(1, max(map(len, texts)))
     rows = torch.tensor([[table.rows[word] for word in text] + [0] * (longest - len(text)) for text in texts])
     mask = torch.arange(longest)[None] < torch.tensor([len(text) for text in texts])[:, None]

@@ -66,7 +66,6 @@ class Lexicon:
         self._others: dict[str, Tensor] = {}
 
     def words(self, row: int) -> tuple[str, ...]:
-        """The units of an entry, in lower case."""
         return tuple(UNIT.findall(self.entries[row].lower()))
 
     def has(self, text: str) -> bool:
@@ -169,7 +168,6 @@ class WordSources:
 
     @cached_property
     def listed(self) -> list[str]:
-        """The entries of ``path``."""
         return [] if self.path is None else read_words(Path(self.path), f"{self.key}.path")
 
 
@@ -219,7 +217,6 @@ def _with_plain(names: Iterable[str]) -> Iterator[str]:
 
 
 def common_words(count: int) -> Iterator[str]:
-    """The most frequent English words by wordfreq."""
     frequent = import_module("wordfreq").top_n_list("en", count)
     yield from (word for word in frequent if _WHOLE_WORD.fullmatch(word))
 
