@@ -126,6 +126,7 @@ class ActiveTargets:
     ) -> None:
         self.task, self.length, self.waiting = task, length, waiting
         self.book, self.state = book or {}, state or {}
+        self._rows: Rows | None = None  # made anew where targets come or go: observations are large
 
     def fill(self) -> bool:
         """Fill free rows with waiting targets; False if no targets are left."""
@@ -136,18 +137,22 @@ class ActiveTargets:
             book = self._new(new)
             self.state = _joined(self.state, self.task.method.begin(self._rows_of(book)))
             self.book = _joined(self.book, book)
+            self._rows = None
         return bool(self.book) and len(self.book["target"]) > 0
 
     def step(self) -> None:
         """One iteration of all active targets; solved targets, and those without iterations left, leave the batch."""
         method, settings, book = self.task.method, self.task.settings, self.book
         book["iteration"] += 1
-        rows = self._rows_of(book)
-        candidates = method.step(self.state, rows)
+        if self._rows is None:
+            self._rows = self._rows_of(book)
+        self._rows.iteration.copy_(book["iteration"].repeat_interleave(settings.restarts))
+        self._rows.best.copy_(book["ids"].repeat_interleave(settings.restarts, dim=0))
+        candidates = method.step(self.state, self._rows)
         spent = method.passes(self.state)
         each = spent.view(-1, settings.restarts).sum(1) if isinstance(spent, Tensor) else spent * settings.restarts
         book["passes"] += each
-        solved = self._check(candidates.view(-1, settings.restarts, self.length), rows.seen)
+        solved = self._check(candidates.view(-1, settings.restarts, self.length), self._rows.seen)
         leaving = solved | (book["iteration"] >= settings.iterations)
         if leaving.any():
             self._leave(leaving, solved)
@@ -197,6 +202,7 @@ class ActiveTargets:
         restarts = self.task.settings.restarts
         rows = (kept[:, None] * restarts + torch.arange(restarts, device=kept.device)).flatten()
         self.state = {name: tensor[rows] for name, tensor in self.state.items()}
+        self._rows = None
 
     def _new(self, targets: list[int]) -> State:
         device, restarts = self.task.model.device, self.task.settings.restarts
