@@ -80,18 +80,16 @@ class Lexicon:
 
         Zeros for words that a limit of the embedder cuts off: no text that is proposed can be embedded either.
         """
-        missing = sorted({word for word in words if not self.knows(word)})
+        missing = sorted({word for word in words if word not in self.rows and word not in self._others})
         for word, vector in (embedded(missing, self._oracle, "lexicon") if missing else {}).items():
             self._others[word] = torch.nn.functional.normalize(vector[None], dim=1)[0]
         vectors = torch.zeros(len(words), self.vectors.shape[1])
         for place, word in enumerate(words):
-            if self.knows(word):
-                vectors[place] = self.vectors[self.rows[word]] if word in self.rows else self._others[word]
+            if word in self.rows:
+                vectors[place] = self.vectors[self.rows[word]]
+            elif word in self._others:
+                vectors[place] = self._others[word]
         return vectors
-
-    def knows(self, word: str) -> bool:
-        """Whether the vector of a lower-case word is at hand."""
-        return word in self.rows or word in self._others
 
     def _check_limit(self, words: Sequence[str]) -> None:
         """Check the limit of an embedder that may cost money, and say what the lexicon costs."""
