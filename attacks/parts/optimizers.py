@@ -121,7 +121,15 @@ class JointOptimizer(Optimizer):
     def _share(self) -> None:
         # A scheduler and a clipper write into param_groups: they must be the very dicts that the parts read.
         self.param_groups = [group for part in self.parts for group in part.param_groups]
-        self.state = _Joined(self.parts)  # type: ignore[assignment]
+
+    @property
+    def state(self) -> Any:
+        """The parts' states as one mapping, by whose values Lightning moves them to a device."""
+        return {parameter: state for part in self.parts for parameter, state in part.state.items()}
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        """Torch sets an empty one."""
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
@@ -140,26 +148,6 @@ class JointOptimizer(Optimizer):
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self._share()
-
-
-class _Joined(dict[Tensor, Any]):
-    """The parts' states seen as one mapping; Lightning walks over its values to move them to a device."""
-
-    def __init__(self, parts: list[Optimizer]) -> None:
-        super().__init__()
-        self.parts = parts
-
-    def __getitem__(self, parameter: Tensor) -> Any:
-        return dict(self.items())[parameter]
-
-    def __len__(self) -> int:
-        return len(self.items())
-
-    def items(self) -> Any:
-        return [pair for part in self.parts for pair in part.state.items()]
-
-    def values(self) -> Any:
-        return [state for part in self.parts for state in part.state.values()]
 
 
 def schedule(progress: float, step: int, warmup_steps: int, decay: Decay = "linear") -> float:
