@@ -71,7 +71,7 @@ class Rows:
         return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
-SNAPSHOT_SECONDS = 60.0  # a snapshot is written after this time even within snapshot_every iterations
+SNAPSHOT_SECONDS = 60.0  # between two files that a killed search resumes from
 _WORST = 3e38  # replaces a NaN loss, so that any candidate is better than none
 
 
@@ -86,7 +86,6 @@ class SearchSettings:
     atol: NonNegativeFloat = 1e-4
     rtol: NonNegativeFloat = 1e-4
     keep: Literal["best", "last"] = "best"
-    snapshot_every: PositiveInt = 500
 
 
 @dataclass(slots=True)
@@ -256,7 +255,7 @@ class Search:
         seen = model.observation.parse(rows.to(model.device))
         self.task = Task(method, model, seen, list(index), settings, [Found() for _ in index])
         self.unfinished = unfinished
-        self._since, self._written = 0, time.monotonic()
+        self._written = time.monotonic()
 
     def run(self, stages: Sequence[tuple[int, Sequence[int]]]) -> list[Found]:
         """Search the inputs of each stage's length for its targets, but for those that an earlier stage has solved."""
@@ -284,9 +283,7 @@ class Search:
         return saved["stage"], ActiveTargets(task, stages[saved["stage"]][0], saved["waiting"], book, state)
 
     def _keep(self, stage: int, active: ActiveTargets) -> None:
-        self._since += 1
-        many = self._since >= self.task.settings.snapshot_every
-        if not many and time.monotonic() - self._written < SNAPSHOT_SECONDS:
+        if time.monotonic() - self._written < SNAPSHOT_SECONDS:
             return
         self.unfinished.write(
             {
@@ -297,4 +294,4 @@ class Search:
                 "state": {name: tensor.detach() for name, tensor in active.state.items()},
             }
         )
-        self._since, self._written = 0, time.monotonic()
+        self._written = time.monotonic()

@@ -6,7 +6,7 @@ can be resumed.
 
 One small file for each batch and kind of work:
 
-    {"key": "5f2c...", "value": [...], "queries": "<64-bit keys of the texts asked for, base64>", "seconds": 4.1}
+    {"key": "5f2c...", "value": [...], "queries": [<64-bit keys of the texts asked for>], "seconds": 4.1}
 
 The key is a hash of the settings, the weights and the batch's vectors: if any of them changes, the batch is computed
 again.
@@ -14,7 +14,6 @@ again.
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 import time
@@ -108,7 +107,7 @@ class BatchCache:
             if not self._resumed:
                 rank_zero_info(f"an interrupted test is resumed: the batches in {self.folder} are not inverted again")
             self._resumed = True
-            queries = np.frombuffer(base64.b64decode(stored["queries"]), "<u8").astype(np.uint64)
+            queries = np.array(stored["queries"], np.uint64)
             if oracle is not None:
                 oracle.queries.count_asked("attack", queries)
             return BatchResult(stored["value"], queries, stored["seconds"])
@@ -117,8 +116,7 @@ class BatchCache:
             value = work()
         seconds, asked = time.perf_counter() - started, counts.keys("attack")
         if path is not None and counts.limit is None:
-            encoded = base64.b64encode(asked.astype("<u8").tobytes()).decode()
-            write_json(path, {"key": key, "value": value, "queries": encoded, "seconds": seconds})
+            write_json(path, {"key": key, "value": value, "queries": asked.tolist(), "seconds": seconds})
         return BatchResult(json.loads(json.dumps(value)), asked, seconds, counts.limit)
 
     def search_state(self, part: str, batch: Mapping[str, Tensor], settings: str = "") -> SearchState:
