@@ -199,10 +199,6 @@ class Attack(LightningModule):
         self.eval()
         self.refiners.load(self.artifacts, dimension, self._training_texts, self.oracle)
 
-    def in_lexicon(self, texts: Sequence[str]) -> list[bool] | None:
-        """Whether the lexicons of its refiners have each text, or each of its words; None without a lexicon."""
-        return self.refiners.in_lexicon(texts, self.oracle)
-
     # -- Lightning ------------------------------------------------------------------------------------------------
 
     @property

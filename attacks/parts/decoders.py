@@ -110,7 +110,14 @@ class ClosedPrefixDecoder(CausalDecoder):
 
 
 class EncoderDecoder(PrefixDecoder):
-    """An encoder-decoder model (T5 and kin) whose encoder reads the prefix vectors."""
+    """An encoder-decoder model (T5 and kin) whose encoder reads the prefix vectors.
+
+    ``mask`` (n, k) is 1 where the prefix of a decoding counts; None: everywhere.
+    """
+
+    def __init__(self, model: Any, mask: Tensor | None = None) -> None:
+        super().__init__(model)
+        self.mask = mask
 
     def loss(self, prefix: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Mean cross-entropy of labels (n, T), padded with -100, given prefix (n, k, width); see CausalDecoder."""
@@ -119,9 +126,8 @@ class EncoderDecoder(PrefixDecoder):
         logits = self.model(inputs_embeds=prefix, decoder_input_ids=inputs, use_cache=False).logits
         return cross_entropy(logits, labels, smoothing)
 
-    def start(self, prefix: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        """See decoding.Decoder; ``mask`` (n, k) is 1 where the prefix counts, None: everywhere."""
-        state = EncoderDecoderState(self.model, prefix, mask)
+    def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
+        state = EncoderDecoderState(self.model, prefix, self.mask)
         return state.logits, state
 
 

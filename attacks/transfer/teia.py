@@ -125,7 +125,8 @@ class TEIA(Paired):
         read = torch.randperm(len(index))[:shown]  # a batch is sorted by length: its first texts are the shortest
         center, shift = self._center.to(made), self._shift.to(made)
         moved = self._entered(made.detach() * self._spread + center) + shift
-        labels = _stacked(self._labels.padded(rows.numpy()), batch["labels"][read])
+        both = [*self._labels.padded(rows.numpy()).to(batch["labels"]), *batch["labels"][read]]
+        labels = nn.utils.rnn.pad_sequence(both, batch_first=True, padding_value=IGNORED)
         loss = self.reader.loss(torch.cat([moved, self._held_out[index[read]].to(made)]), labels)
         real = self._real[self._sampled(len(self._real), self.public_batch)].to(made)
         victim = (batch["vectors"] - center) / self._spread
@@ -146,14 +147,6 @@ class TEIA(Paired):
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         return self.decode(targets, self._entered(targets.vectors))
-
-
-def _stacked(first: Tensor, others: Tensor) -> Tensor:
-    """Labels of both below each other, padded with -100 to one length, on the device of the others."""
-    first = first.to(others)
-    longest = max(first.shape[1], others.shape[1])
-    padded = [nn.functional.pad(one, (0, longest - one.shape[1]), value=IGNORED) for one in (first, others)]
-    return torch.cat(padded)
 
 
 class Surrogate(nn.Module):

@@ -144,7 +144,7 @@ class NetworkRewriter:
         config = self.network.model.config
         ids = padded([one.ids for one in hypotheses], config.pad_token_id).to(targets.device)
         inputs, mask = self.network.encoder_input(projected, targets, vectors, ids)
-        decoder = _MaskedDecoder(self.network.model, mask)
+        decoder = EncoderDecoder(self.network.model, mask)
         search = BeamSearch(beams, self.max_new_tokens, candidates=beams)
         written = search(decoder, inputs, eos=config.eos_token_id, index=torch.arange(len(inputs)))
         return [[self.proposal(row) for row in rows] for rows in written]
@@ -166,17 +166,7 @@ def as_read(ids: Sequence[int], config: Any, longest: int) -> tuple[int, ...]:
     return (config.decoder_start_token_id, *ids[:longest], *end)
 
 
-class _MaskedDecoder(EncoderDecoder):
-    """For inputs whose hypotheses differ in length."""
-
-    def __init__(self, model: Any, mask: Tensor) -> None:
-        super().__init__(model)
-        self.mask = mask
-
-    def start(self, prefix: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        return super().start(prefix, self.mask)
-
-
 def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    length = max(map(len, rows), default=0)
-    return torch.tensor([[*row, *[value] * (length - len(row))] for row in rows], dtype=torch.long)
+    return nn.utils.rnn.pad_sequence(
+        [torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True, padding_value=value
+    )
