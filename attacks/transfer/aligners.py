@@ -212,10 +212,14 @@ class LeaveOneOut(Aligner):
       to the commonest texts. One factor gives them the variance of the public vectors.
     """
 
-    whitening: Annotated[Sequence[Share], Field(min_length=1)] = (0.0, 0.5)
-    widths: Annotated[Sequence[PositiveFloat], Field(min_length=1)] = (0.15, 0.4, 1.0)
+    whitening: Sequence[Share] = (0.0, 0.5)
+    widths: Sequence[PositiveFloat] = (0.15, 0.4, 1.0)
     anchors: PositiveInt = 1200
     scale: Share = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.whitening or not self.widths:
+            raise ValueError(f"whitening={self.whitening}, widths={self.widths}: give at least one of each")
 
     def fit(self, known: Known) -> Alignment:
         store = torch.cat([known.store, known.victim])

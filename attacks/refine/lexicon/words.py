@@ -4,8 +4,6 @@ own = known_words(read_words(Path("staff.txt")), Path("staff.txt"), embedder)   
 merged(own, language.words, *WordSources(names=True).public(embedder))
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -134,6 +132,7 @@ class WordSources:
         path: A file with one entry a line.
     """
 
+    # This file's annotations are no strings: those of a class in another file that inherits them could not be resolved.
     key: ClassVar[str] = KEY
 
     vocabulary: bool = True
