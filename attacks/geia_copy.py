@@ -175,9 +175,8 @@ def case_of(surface: str) -> int | None:
 class WordTokens:
     """The tokenizer's ids, and above them three ids for each word that is copied.
 
-    Args:
-        tokenizer: Writes what is not copied; it must give back every character.
-        words: Lower-case words that are copied; their places are their rows.
+    The tokenizer writes what is not copied; it must give back every character. The places of the lower-case ``words``
+    are their rows.
     """
 
     def __init__(self, tokenizer: Any, words: Sequence[str]) -> None:

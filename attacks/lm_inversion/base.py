@@ -32,15 +32,7 @@ Length = Literal["known", "search"] | PositiveInt
 
 
 class LanguageModelAttack(Attack):
-    """Searches an input for every target; a subclass takes the steps.
-
-    Args:
-        loss: How far a candidate's output is from the target's.
-        length: Tokens of the inputs: ``known`` of every target (from the data), ``search``: 1, 2, ... until one is
-            found, or a number for all of them.
-        max_length: The last that ``search`` tries.
-        search: See SearchSettings.
-    """
+    """Searches an input for every target; a subclass takes the steps. ``search``: see SearchSettings."""
 
     trainable = False
     reads_training_text = False
@@ -206,10 +198,6 @@ class LogitLoss:
 
     Each target has its own: with a mean over the batch too, as in the authors' code, Adam's epsilon would make updates
     depend on the batch size.
-
-    Args:
-        delta: Where the loss turns from a square to a line.
-        reduction: ``mean`` over a target's observed logits, as in the authors' code, or their ``sum``.
     """
 
     delta: PositiveFloat = 1.0
@@ -230,11 +218,7 @@ class LogitLoss:
 
 @dataclass
 class TextLoss:
-    """Sum over output tokens of the margin by which each is not the most probable token (equation 11).
-
-    Args:
-        log: Compare logarithms of probabilities, as the authors' code does; false: probabilities, as the paper.
-    """
+    """Sum over output tokens of the margin by which each is not the most probable token (equation 11)."""
 
     log: bool = False
 
@@ -253,9 +237,7 @@ class TextLoss:
 class CosineLoss:
     """One minus the cosine of two vectors, of a sentence embedder's outputs.
 
-    Args:
-        scale: Factor of the loss; gradients of a cosine with respect to 30,000 token weights are otherwise small
-            relative to Adam's epsilon.
+    Without ``scale``, gradients with respect to 30,000 token weights are small relative to Adam's epsilon.
     """
 
     scale: PositiveFloat = 1000.0

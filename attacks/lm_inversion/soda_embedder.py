@@ -127,17 +127,7 @@ START = "start"  # attack.start_run
 
 
 class SodaEmbedder(SODA):
-    """White-box inversion of sentence vectors.
-
-    Args:
-        loss: See SODA.
-        start_run: A finished run on the same embedder, whose predictions initialise the search; None: from scratch.
-        start_weight: Initial weight of the start's tokens among all tokens.
-        exact_steps: Number of final iterations that are exact steps, from the best candidate so far; 0: none,
-            ``iterations``: all, from the start itself.
-        candidates: Tokens that an exact step tries at its place.
-        soda: See SODA; without ``fluency`` and ``draw_std``.
-    """
+    """White-box inversion of sentence vectors; the exact steps begin with the best candidate so far, or the start."""
 
     def __init__(
         self,

@@ -67,13 +67,7 @@ class Shortlist:
 
 
 class CopyingDecoder(CausalDecoder):
-    """A GPT-2 with a copy head.
-
-    Args:
-        model: The GPT-2.
-        dimension: d, of target vectors and words.
-        count: Words in the shortlist of a target.
-    """
+    """A GPT-2 with a copy head; ``count`` words are in the shortlist of a target."""
 
     def __init__(self, model: Any, dimension: int, count: int) -> None:
         super().__init__(model)
@@ -97,12 +91,9 @@ class CopyingDecoder(CausalDecoder):
         self._reduced: Tensor | None = None
 
     def use(self, words: Tensor, copied: int, rows: Tensor) -> None:
-        """Set the words.
+        """Set the words by their vectors (m, d); the first ``copied`` can be copied, the others are spelled.
 
-        Args:
-            words: Their vectors as embedded, (m, d); the first ``copied`` can be copied, the others are spelled.
-            copied: How many can be copied.
-            rows: Of each token of the vocabulary, the word that it spells, (V,); -1 if none.
+        ``rows`` (V,) has the word that each token of the vocabulary spells, -1 if none.
         """
         self._vectors, self._copied, self._rows, self._placed, self._reduced = words, copied, rows, {}, None
 
@@ -154,12 +145,9 @@ class CopyingDecoder(CausalDecoder):
         return words[torch.where(ids < self.size, spelled, (ids - self.size) // CASES)] @ shortlist.words.mT
 
     def copy_scores(self, hidden: Tensor, shortlist: Shortlist, explained: Tensor) -> Tensor:
-        """Scores of copying each word in each case, (n, T, 3k).
+        """Scores of copying each word in each case, (n, T, 3k), from hidden states (n, T, width).
 
-        Args:
-            hidden: Hidden states, (n, T, width).
-            shortlist: Of the targets.
-            explained: What words before each state explain, (n, T, k).
+        ``explained`` is what words before each state explain, (n, T, k).
         """
         fit, any_word, again, *cases = self.weights(hidden).split([1, 1, 1, CASES], dim=-1)
         scores = self.expectation(hidden) @ shortlist.keys.mT + fit * shortlist.fits[:, None] + any_word
@@ -233,11 +221,7 @@ class CopyingBeams(GPT2Beams):
 
 
 class WordSpace(nn.Module):
-    """The mean and the whitening of target vectors, and the mean of the words' vectors.
-
-    Args:
-        dimension: d, of both.
-    """
+    """The mean and the whitening of target vectors, and the mean of the words' vectors."""
 
     centre: Tensor
     word_centre: Tensor

@@ -223,10 +223,7 @@ def _largest(log_p: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor]
     ``topk`` over all continuations takes longer than most of the model's layers. The largest scores are in the
     ``count`` blocks with the largest maxima, so only those are searched.
 
-    Args:
-        log_p: (n, b, V), of the next token.
-        scores: (n, b), of the beams.
-        count: At most b * V.
+    ``log_p`` (n, b, V) is of the next token, ``scores`` (n, b) of the beams; ``count`` is at most b * V.
     """
     n, b, vocabulary = log_p.shape
     blocks = vocabulary // BLOCK

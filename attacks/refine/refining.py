@@ -66,12 +66,7 @@ class Refiner:
         """Write the refiner's files to the empty folder ``artifacts``.
 
         Called once by the first process before training; or, for a run trained without this refiner, by every process
-        before refining.
-
-        Args:
-            texts: The training texts; empty if they are unknown, as in unembed invert.
-            artifacts: The folder.
-            oracle: See refine.
+        before refining. ``texts`` are the training texts, empty if they are unknown, as in unembed invert.
         """
 
     def prepared(self, artifacts: Path) -> bool:
@@ -93,20 +88,12 @@ class Refiner:
         """Better predictions, one a target.
 
         If the embedder reaches its limit (``QueryLimitError``), returns the best texts until then, marked ``partial``.
-
-        Args:
-            targets: Of n vectors (n, d); ``targets.index`` seeds any sampling.
-            predictions: Of the attack, or of the refiner before this one.
-            oracle: Embeds texts, ``oracle.embed(texts, "attack")``.
+        ``targets.index`` seeds any sampling; ``oracle.embed(texts, "attack")`` embeds texts.
         """
 
 
 class Refiners:
-    """A chain of refiners.
-
-    Args:
-        named: By the names of their options, in order.
-    """
+    """A chain of refiners, by the names of their options."""
 
     def __init__(self, named: Mapping[str, Refiner] | None = None) -> None:
         self.named = dict(named or {})

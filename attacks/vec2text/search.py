@@ -324,15 +324,7 @@ class IterativeAttack(Attack):
         steps: int | None = None,
         beams: int | None = None,
     ) -> list[list[Round]]:
-        """The rounds 0 to ``steps`` of each target.
-
-        Args:
-            targets: What was received.
-            oracle: Embeds hypotheses; the distinct texts that it is asked for are the attack's queries.
-            start: The initial hypotheses; None: the configuration's.
-            steps: Correction steps; None: the configuration's.
-            beams: Size of the sequence beam; None: the configuration's.
-        """
+        """The rounds 0 to ``steps`` of each target; None stands for the configuration's start, steps and beams."""
         comparable(targets.vectors.shape[-1], oracle)
         assert oracle is not None
         began = time.perf_counter()  # the first guess takes time, too

@@ -49,11 +49,7 @@ class Move:
 class Proposals:
     """Changed texts of one text, in the order in which they are worth a query; made when they are asked for.
 
-    Args:
-        units: The text.
-        vector: Its own, (d,).
-        target: The vector to reach, (d,).
-        along: Dot product of the residual with the vector of each entry of the lexicon, (V,).
+    ``along`` is the dot product of the residual with the vector of each entry of the lexicon, (V,).
     """
 
     def __init__(self, units: Units, vector: Tensor, target: Tensor, along: Tensor, lexicon: Lexicon) -> None:

