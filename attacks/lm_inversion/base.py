@@ -115,7 +115,7 @@ class LanguageModelAttack(Attack):
             stages = self._stages(targets, model)
             part = {"index": targets.index, "vectors": vectors}
             unfinished = self.batch_cache.search_state("search", part, repr(stages))
-            search = Search(self, model, vectors, targets.index.tolist(), self.settings, unfinished)
+            search = Search(self, model, vectors, targets.index.tolist(), unfinished)
             found = search.run(stages)
         predictions = []
         for one in found:

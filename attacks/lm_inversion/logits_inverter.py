@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.lm_inversion.base import language_model_of
-from unembed.attacks.parts.backbones import Dropout, RandomT5, token_ids
+from unembed.attacks.parts.backbones import RandomT5, token_ids
 from unembed.attacks.parts.decoders import EncoderDecoder
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.parts.prefix import Prefix
@@ -125,16 +125,8 @@ PAD, END = "<|padding|>", "<|end of input|>"  # behind the model's own ids, ever
 class LanguageModelT5(RandomT5):
     """A small T5 from random weights that writes the tokens of the language model ``tokenizer``."""
 
-    def __init__(
-        self,
-        tokenizer: str,
-        encoder_layers: PositiveInt = 2,
-        decoder_layers: PositiveInt = 2,
-        width: PositiveInt = 192,
-        heads: PositiveInt = 3,
-        dropout: Dropout = 0.0,
-    ) -> None:
-        super().__init__(encoder_layers, decoder_layers, width, heads, dropout=dropout)
+    def __init__(self, tokenizer: str, decoder_layers: PositiveInt = 2, **t5: Any) -> None:
+        super().__init__(decoder_layers=decoder_layers, **t5)
         self.name = tokenizer
 
     def tokenizer(self, texts: Sequence[str]) -> Any:

@@ -1,6 +1,6 @@
 """Search for the inputs of many targets, one length after another; an interrupted search resumes from its snapshot.
 
-    search = Search(attack, model, rows, index, SearchSettings(iterations=1000), unfinished)
+    search = Search(attack, model, rows, index, unfinished)
     search.run([(1, [0, 3]), (2, [1, 2])])      # inputs of one token for targets 0 and 3, of two for 1 and 2
 
 The attack (SODA, GCG) updates a batch of inputs; its state is a dict of tensors whose first dimension is the batch.
@@ -237,10 +237,9 @@ class Search:
         model: WhiteBox,
         rows: Tensor,
         index: Sequence[int],
-        settings: SearchSettings,
         unfinished: SearchState,
     ) -> None:
-        self.method, self.model, self.index, self.settings = method, model, list(index), settings
+        self.method, self.model, self.index, self.settings = method, model, list(index), method.settings
         self.seen = model.observation.parse(rows.to(model.device))
         self.found = [Found() for _ in index]
         self.unfinished = unfinished

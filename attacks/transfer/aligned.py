@@ -19,7 +19,6 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from unembed.attacks.finished import KEY, FrozenDecoder
-from unembed.attacks.refine.refining import Refiner
 from unembed.attacks.transfer.aligners import Known, Map, read_maps, write_maps
 from unembed.core.atomic_files import write_json
 from unembed.core.errors import InputError
@@ -39,8 +38,8 @@ class Aligned(FrozenDecoder):
 
     exportable = False
 
-    def __init__(self, source_run: str, cache_dir: str, refine: Mapping[str, Refiner] | None = None) -> None:
-        super().__init__(source_run, refine)
+    def __init__(self, cache_dir: str, **frozen: Any) -> None:
+        super().__init__(**frozen)
         self.cache_dir = Path(cache_dir)
         self._maps: dict[str, Map] = {}
 
@@ -122,10 +121,8 @@ class Aligned(FrozenDecoder):
 class Paired(Aligned):
     """Base of those that know some texts and their vectors in the victim's space: the training texts."""
 
-    def __init__(
-        self, source_run: str, cache_dir: str, public: PositiveInt, refine: Mapping[str, Refiner] | None = None
-    ) -> None:
-        super().__init__(source_run, cache_dir, refine)
+    def __init__(self, public: PositiveInt, **aligned: Any) -> None:
+        super().__init__(**aligned)
         self.public = public
 
     def check_inputs(self) -> None:

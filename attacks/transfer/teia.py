@@ -15,7 +15,7 @@ much closer on the texts that it was fitted to than on those that are attacked.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +27,6 @@ from torch.nn.functional import mse_loss, normalize, softplus
 
 from unembed.attacks.parts.optimizers import OptimizerSettings, scheduled
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.refining import Refiner
 from unembed.attacks.transfer.aligned import START, Paired
 from unembed.attacks.transfer.aligners import LeaveOneOut
 from unembed.core.atomic_files import write_file
@@ -50,17 +49,14 @@ class TEIA(Paired):
 
     def __init__(
         self,
-        source_run: str,
         surrogate: Surrogate,
         optimizer: OptimizerSettings,
-        cache_dir: str,
-        public: PositiveInt = 24_000,
         public_batch: PositiveInt = 64,
         known_share: Annotated[float, Field(ge=0)] = 0.5,
         known_part: Annotated[float, Field(ge=0, le=1)] = 0.08,
-        refine: Mapping[str, Refiner] | None = None,
+        **paired: Any,
     ) -> None:
-        super().__init__(source_run, cache_dir, public, refine)
+        super().__init__(**paired)
         self.surrogate, self.optimizer_settings = surrogate, optimizer
         self.public_batch, self.known_share, self.known_part = public_batch, known_share, known_part
 
