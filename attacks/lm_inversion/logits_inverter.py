@@ -185,9 +185,7 @@ class LogitsInverter(GenerativeAttack):
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """Decode each target, truncated to the input's length, if known, and to the model's positions."""
         model = self.model(oracle)
-        decoded = self.decoding(
-            self.decoder, self.prefix(targets.vectors), eos=self.tokenizer.eos_token_id, index=targets.index
-        )
+        decoded = self.decoded(targets)
         lengths = targets.lengths or (None,) * len(decoded)
         found = []
         for candidates, length in zip(decoded, lengths, strict=True):

@@ -121,14 +121,19 @@ class EncoderDecoder(PrefixDecoder):
 
     def loss(self, prefix: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Mean cross-entropy of labels (n, T), padded with -100, given prefix (n, k, width); see CausalDecoder."""
-        start = labels.new_full((len(labels), 1), self.model.config.decoder_start_token_id)
-        inputs = torch.cat([start, labels[:, :-1].clamp_min(0)], 1)
+        inputs = decoder_inputs(self.model, labels)
         logits = self.model(inputs_embeds=prefix, decoder_input_ids=inputs, use_cache=False).logits
         return cross_entropy(logits, labels, smoothing)
 
     def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
         state = EncoderDecoderState(self.model, prefix, self.mask)
         return state.logits, state
+
+
+def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
+    """What an encoder-decoder reads to predict labels (n, T): its start token, and all labels but the last."""
+    start = labels.new_full((len(labels), 1), model.config.decoder_start_token_id)
+    return torch.cat([start, labels[:, :-1].clamp_min(0)], 1)
 
 
 class EncoderDecoderState:

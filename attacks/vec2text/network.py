@@ -20,7 +20,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from unembed.attacks.parts.backbones import decoded_text, token_ids
-from unembed.attacks.parts.decoders import EncoderDecoder, cross_entropy
+from unembed.attacks.parts.decoders import EncoderDecoder, cross_entropy, decoder_inputs
 from unembed.attacks.parts.decoding import BeamSearch
 from unembed.attacks.parts.prefix import Prefix
 from unembed.attacks.vec2text.search import Proposal
@@ -111,10 +111,9 @@ class CorrectorNetwork(nn.Module):
     def loss(self, targets: Tensor, vectors: Tensor, ids: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Mean cross-entropy of labels (m, L), padded with -100; the rest as in encoder_input."""
         inputs, mask = self.encoder_input(self.project(targets), targets, vectors, ids)
-        start = labels.new_full((len(labels), 1), self.model.config.decoder_start_token_id)
-        given = torch.cat([start, labels[:, :-1].clamp_min(0)], 1)
+        before = decoder_inputs(self.model, labels)
         logits = self.model(
-            inputs_embeds=inputs, attention_mask=mask, decoder_input_ids=given, use_cache=False
+            inputs_embeds=inputs, attention_mask=mask, decoder_input_ids=before, use_cache=False
         ).logits  # fmt: skip
         return cross_entropy(logits, labels, smoothing)
 
