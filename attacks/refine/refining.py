@@ -20,7 +20,6 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -230,20 +229,21 @@ class Rerank(Refiner):
         self.proposals = proposals
 
     def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
-        distinct = [tuple(dict.fromkeys(prediction.candidates)) for prediction in predictions]
-        vectors = embedded(list(chain.from_iterable(distinct)), oracle)
-        known = [[text for text in texts if text in vectors] for texts in distinct]
-        owners = [row for row, texts in enumerate(known) for _ in texts]
-        cosines = iter(())
-        if owners:
-            met = torch.stack([vectors[text] for text in chain.from_iterable(known)])
-            cosines = iter(cosine_rows(met, targets.vectors.cpu()[owners]).tolist())
-        found = []
-        for prediction, texts, near in zip(predictions, distinct, known, strict=True):
-            ordered = [near[place] for place in closest_first([next(cosines) for _ in near])]
-            far = [text for text in texts if text not in vectors]
-            found.append(prediction.refined((*ordered, *far), partial=bool(far)))
-        return found
+        vectors = embedded([text for prediction in predictions for text in prediction.candidates], oracle)
+        refined = []
+        for target, prediction in zip(targets.vectors.cpu(), predictions, strict=True):
+            texts = list(dict.fromkeys(prediction.candidates))
+            known = [text for text in texts if text in vectors]
+            unknown = [text for text in texts if text not in vectors]
+            cosines = cosines_with(target, [vectors[text] for text in known])
+            ordered = [known[place] for place in closest_first(cosines.tolist())]
+            refined.append(prediction.refined((*ordered, *unknown), partial=bool(unknown)))
+        return refined
+
+
+def cosines_with(target: Tensor, vectors: Sequence[Tensor]) -> Tensor:
+    """Of the target (d,) with n vectors (d,), (n,)."""
+    return cosine_rows(torch.stack(list(vectors)), target.expand(len(vectors), -1)) if vectors else torch.empty(0)
 
 
 def closest_first(cosines: Sequence[float]) -> list[int]:
