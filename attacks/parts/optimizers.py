@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -161,6 +162,11 @@ def scheduled(settings: OptimizerSettings, module: LightningModule) -> Any:
     """What ``configure_optimizers`` returns: one optimiser, its learning rate set every step, by default from the share
     of the training budget that is used."""
     optimizer = settings.build(module)
+    if any(p.requires_grad and p.dtype in (torch.bfloat16, torch.float16) for p in module.parameters()):
+        rank_zero_warn(
+            f"trainer.precision={module.trainer.precision}: the weights that are trained have 16 bits, in which "
+            "AdamW's second moment cannot decay and small steps are lost; bf16-mixed keeps them in float32"
+        )
     for part in optimizer.parts if isinstance(optimizer, JointOptimizer) else []:
         if isinstance(part, Muon):  # measured by each process: near the threshold they could differ
             strategy = module.trainer.strategy
