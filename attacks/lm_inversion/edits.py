@@ -299,15 +299,13 @@ class RankedEdits:
         fits = step_fit(along - (own @ residual)[:, None], step, length, count)
         joined = _joined(shorter @ target, toward, shorter @ vectors.T, count)
         fluent = after[begins] + before[ends] - (usual[begins] + usual[ends])[:, None]
-        scores = _standard(fits) + _standard(joined) + _FLUENCY * _standard(fluent)
-        self._substitutes = [(*spans[place], row) for place, row in _best(scores, pool)]
+        self._substitutes = [(*spans[place], row) for place, row in _best(pool, fits, joined, fluent)]
 
         alike = (vectors @ vector)[None]  # (1, pool)
         fits = (along - residual @ vector)[None] / distance(alike) / length
         joined = _joined((target @ vector)[None], toward, alike, count)
         fluent = after + before - usual[:, None]  # (n + 1, pool)
-        scores = _standard(fits) + _standard(joined) + _FLUENCY * _standard(fluent)
-        self._insertions = [(place, place, row) for place, row in _best(scores, pool)]
+        self._insertions = [(place, place, row) for place, row in _best(pool, fits, joined, fluent)]
 
     def __iter__(self) -> Iterator[Edit]:
         substitutes, insertions = (
@@ -346,7 +344,8 @@ def _standard(scores: Tensor) -> Tensor:
     return (scores - scores.mean()) / scores.std(correction=0).clamp_min(_LEAST)
 
 
-def _best(scores: Tensor, pool: Tensor) -> Sequence[tuple[int, int]]:
-    """Places and entries of the highest scores (places, pool), the highest first."""
+def _best(pool: Tensor, fits: Tensor, joined: Tensor, fluent: Tensor) -> Sequence[tuple[int, int]]:
+    """Places and entries of the highest sums of three scores (places, pool), the highest first."""
+    scores = _standard(fits) + _standard(joined) + _FLUENCY * _standard(fluent)
     found = scores.flatten().topk(min(_MOST, scores.numel())).indices
     return list(zip((found // len(pool)).tolist(), pool[found % len(pool)].tolist(), strict=True))

@@ -143,12 +143,13 @@ class BatchCache:
         return digest.hexdigest()
 
 
+@dataclass(frozen=True)
 class SearchState:
     """The intermediate state of a long search on one batch, in one file (None stores nothing), so that a killed search
     can be resumed; a file with another ``key`` (hash of the batch and all settings) is ignored."""
 
-    def __init__(self, path: Path | None, key: str) -> None:
-        self.path, self.key = path, key
+    path: Path | None
+    key: str
 
     def read(self) -> dict[str, Any] | None:
         """The last written state, tensors on the CPU; None if there is none with this key."""

@@ -61,12 +61,8 @@ class Units:
     def replaced(self, place: int, entry: str) -> Units:
         """With ``entry``, one or several units, instead of the unit at ``place``."""
         own = Units.of(entry)
-        gaps = (self.gaps[place], *own.gaps[1:])
-        return Units(
-            self.surfaces[:place] + own.surfaces + self.surfaces[place + 1 :],
-            self.gaps[:place] + gaps + self.gaps[place + 1 :],
-            self.tail,
-        )
+        gaps = (*self.gaps[: place + 1], *own.gaps[1:], *self.gaps[place + 1 :])
+        return Units(self.surfaces[:place] + own.surfaces + self.surfaces[place + 1 :], gaps, self.tail)
 
     def inserted(self, place: int, entry: str) -> Units:
         """With ``entry`` before the unit at ``place``, or at the end."""
@@ -75,11 +71,8 @@ class Units:
         gaps = list(self.gaps)
         if place == 0 and gaps and self.surfaces[0] not in _ATTACHED:
             gaps[0] = " "
-        return Units(
-            self.surfaces[:place] + own.surfaces + self.surfaces[place:],
-            (*gaps[:place], first, *own.gaps[1:], *gaps[place:]),
-            self.tail,
-        )
+        gaps[place:place] = [first, *own.gaps[1:]]
+        return Units(self.surfaces[:place] + own.surfaces + self.surfaces[place:], tuple(gaps), self.tail)
 
     def removed(self, place: int) -> Units:
         gaps = list(self.gaps)
