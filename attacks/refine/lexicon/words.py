@@ -54,7 +54,10 @@ class Lexicon:
         vectors = unit_vectors(written, oracle, "lexicon", key=_KEY, why=why)
         # Of entries with one vector, such as those that differ by an accent that the embedder drops, the first stands.
         kept = distinct_rows(vectors)
-        self.vectors = vectors[kept]
+        for begin in range(0, len(kept), AT_ONCE):  # in place, since there may be millions
+            block = kept[begin : begin + AT_ONCE]
+            vectors[begin : begin + len(block)] = vectors[block]
+        self.vectors = vectors[: len(kept)]
         words = list(entries)
         self.entries = [written[row] for row in kept]
         self.rows = {words[row]: place for place, row in enumerate(kept)}
