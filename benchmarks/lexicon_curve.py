@@ -152,7 +152,7 @@ class Texts:
         known = frozenset(key for one in examples for key in entity_keys(one.reference, one.spans))
         self.unseen = [unseen_entities(one.reference, one.spans, known) for one in self.rows]
         values = [[span_text(one.reference, span) for span in one.spans] for one in self.rows]
-        held = iter(attack.in_lexicon([value for own in values for value in own]) or ())
+        held = iter(attack.refiners.in_lexicon([value for own in values for value in own], attack.oracle) or ())
         self.in_lexicon = [tuple(next(held) for _ in own) for own in values]
 
     def blocks(self, session: Session) -> Iterator[Targets]:

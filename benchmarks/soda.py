@@ -21,7 +21,7 @@ import torch
 from measuring import Clock, command_line, ratios, spread
 from torch import Tensor
 
-from unembed.attacks.lm_inversion.losses import LogitLoss
+from unembed.attacks.lm_inversion.base import LogitLoss
 from unembed.attacks.lm_inversion.search import Search
 from unembed.attacks.lm_inversion.soda import SODA
 from unembed.attacks.parts.batch_cache import SearchState
@@ -67,7 +67,7 @@ def small_model(folder: Path, vocabulary: int, width: int, layers: int) -> Langu
 def ours(soda: SODA, model: LanguageModelEmbedder, rows: Tensor, length: int) -> None:
     """All targets together, as the attack searches."""
     places = list(range(len(rows)))
-    Search(soda, model, rows, places, soda.settings, SearchState(None, "")).run([(length, places)])
+    Search(soda, model, rows, places, SearchState(None, "")).run([(length, places)])
 
 
 def loop(soda: SODA, model: LanguageModelEmbedder, rows: Tensor, length: int, run_all: bool) -> None:

@@ -206,7 +206,7 @@ def _in_lexicon(
 ) -> list[tuple[bool, ...]] | None:
     """Whether the attack's lexicon has each span of each reference, if it has a lexicon."""
     values = [[span_text(text, span) for span in own] for text, own in zip(references, spans, strict=True)]
-    answers = attack.in_lexicon([value for own in values for value in own])
+    answers = attack.refiners.in_lexicon([value for own in values for value in own], attack.oracle)
     if answers is None:
         return None
     answer = iter(answers)

@@ -70,7 +70,7 @@ def test_tokens_write_any_text_and_an_end_token_in_a_text_is_characters(tmp_path
 
 def test_another_kind_of_vocabulary_than_the_run_has_is_named(tmp_path: Path) -> None:
     Words().prepare(TEXTS, tmp_path)
-    with pytest.raises(InputError, match=r"attack\.vocabulary: .*pieces\.json is missing"):
+    with pytest.raises(FileNotFoundError, match=r"pieces\.json"):
         Pieces().load(tmp_path)
 
 

@@ -231,9 +231,10 @@ def test_messages(base: Path, tmp_path: Path) -> None:
             attacked(base, f"x2-{kind}", *few, f"attack.source_run={aligned}")
         with pytest.raises(InputError, match=rf"attack={kind} needs known texts .* datamodule.limit_train"):
             attacked(base, f"x3-{kind}", *few, f"datamodule.path={empty}")
+        own = {"source_run": str(base / "own"), "cache_dir": str(tmp_path)}
         attack = {
-            "algen": ALGEN(str(base / "own"), LeaveOneOut(), str(tmp_path)),
-            "teia": TEIA(str(base / "own"), Surrogate(), AdamW(), str(tmp_path)),
+            "algen": ALGEN(LeaveOneOut(), public=4000, **own),
+            "teia": TEIA(Surrogate(), AdamW(), public=24_000, **own),
         }[kind]
         attack.connect(aligned / layout.ARTIFACTS, None, from_checkpoint=True)
         with pytest.raises(InputError, match=rf"maps vectors of dimension {Rotated.dimension}, .* {Letters.dimension}"):

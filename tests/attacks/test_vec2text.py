@@ -26,8 +26,7 @@ from unembed.attacks.parts.batch_cache import BatchCache
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.parts.prefix import Prefix
 from unembed.attacks.vec2text.attack import Vec2Text
-from unembed.attacks.vec2text.corrector import Corrector
-from unembed.attacks.vec2text.hypothesis_plan import Recipe, matched_noise
+from unembed.attacks.vec2text.corrector import Corrector, Recipe, matched_noise
 from unembed.attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, padded
 from unembed.attacks.vec2text.search import CorrectionSearch
 from unembed.commands import invert

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from support.tiny_models import tiny_sentence_encoder
-from unembed.attacks.lm_inversion.discrete_steps import FOUND, Budget, DiscreteSteps, TextSearch, search
+from unembed.attacks.lm_inversion.discrete_steps import FOUND, DiscreteSteps, TextSearch, search
 from unembed.attacks.lm_inversion.edits import EDGE, Encoder, Entries, RankedEdits, TokenLanguage
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.lexicon.language import Language
@@ -139,7 +139,7 @@ def test_a_text_of_unknown_length_is_found(encoder: Encoder, language: Language,
 
     def searches() -> list[TextSearch]:
         starts = [[ids(encoder, start), ids(encoder, "a cat")] for start, _ in pairs]
-        return [TextSearch(one, own, Budget(60, 96, 2)) for one, own in zip(targets, starts, strict=True)]
+        return [TextSearch(one, own, DiscreteSteps(60, 96, 2)) for one, own in zip(targets, starts, strict=True)]
 
     together = searches()
     search(together, entries, order, encoder)
@@ -157,7 +157,7 @@ def test_a_text_of_unknown_length_is_found(encoder: Encoder, language: Language,
 def test_a_search_ends_where_its_budget_ends(encoder: Encoder, tmp_path: Path) -> None:
     (nowhere,) = torch.nn.functional.normalize(-encoder.vectors([ids(encoder, "dogs bite")]))
     nothing = TokenLanguage({}, encoder.model.inputs)
-    one = TextSearch(nowhere, [ids(encoder, "dog")], Budget(3, 4, 2))
+    one = TextSearch(nowhere, [ids(encoder, "dog")], DiscreteSteps(3, 4, 2))
     search([one], known(encoder, Language({}, {}), tmp_path)[0], nothing, encoder)
     assert one.steps == 3
     assert not one.found

@@ -11,8 +11,8 @@ from hydra.utils import instantiate
 
 from support.tiny_models import VOCABULARY
 from unembed import launch
+from unembed.attacks.lm_inversion.base import LogitLoss
 from unembed.attacks.lm_inversion.gcg import GCG, drawn_swaps, promising_tokens
-from unembed.attacks.lm_inversion.losses import LogitLoss
 from unembed.attacks.lm_inversion.search import Rows
 from unembed.attacks.lm_inversion.soda import SODA
 from unembed.attacks.parts.predictions import Targets

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unembed.attacks.base import Attack
-from unembed.attacks.lm_inversion.losses import CosineLoss
+from unembed.attacks.lm_inversion.base import CosineLoss
 from unembed.attacks.lm_inversion.search import Rows
 from unembed.attacks.lm_inversion.soda_embedder import SodaEmbedder
 from unembed.attacks.parts.predictions import Prediction, Targets
@@ -71,7 +71,7 @@ def test_a_start_is_what_the_search_begins_with(minilm: MiniLM, tmp_path: Path) 
     """Half of the weight is the start's; a start that is right is found at once, and verified."""
     attack = SodaEmbedder(CosineLoss(), iterations=1, length="known", start_weight=0.5)
     attack.connect(tmp_path, None)
-    attack._held = {"start": Reads(["dogs", "I live in Paris now"])}
+    attack.frozen = {"start": Reads(["dogs", "I live in Paris now"])}
     box = RelaxedEncoder(minilm)
     vectors = minilm.embed(TEXTS)
     oracle = CachedEmbedder(minilm, tmp_path)
@@ -90,7 +90,7 @@ def test_exact_steps_repair_a_text_that_is_nearly_right(minilm: MiniLM, tmp_path
     """Two places exchanged, and a wrong wordpiece."""
     attack = SodaEmbedder(CosineLoss(), iterations=5, exact_steps=5, candidates=32)
     attack.connect(tmp_path, None)
-    attack._held = {"start": Reads(["bark dogs", "we live in paris now"])}
+    attack.frozen = {"start": Reads(["bark dogs", "we live in paris now"])}
     targets = Targets(minilm.embed(TEXTS), torch.arange(2), lengths=(2, 5))
     found = attack.invert(targets, CachedEmbedder(minilm, tmp_path))
     assert [one.candidates[0] for one in found] == TEXTS

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from unembed.attacks.geia_copy import WordTokens, spelled_parts
 from unembed.attacks.parts.backbones import train_tokenizer
-from unembed.attacks.parts.copying.decoder import CopyingDecoder, WordSpace
-from unembed.attacks.parts.copying.words import WordTokens, spelled_parts
+from unembed.attacks.parts.copying import CopyingDecoder, WordSpace
 from unembed.attacks.parts.decoding import BeamSearch, NucleusSampling
 
 COPIED = ["delphine", "lupus", "118", "mri", "é"]

@@ -13,9 +13,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from support.tiny_models import t5_model
 from unembed.attacks.parts import decoders as module
-from unembed.attacks.parts.decoders import BeamRows, CausalDecoder, EncoderDecoder, cross_entropy
+from unembed.attacks.parts.decoders import BeamRows, CausalDecoder, EncoderDecoder, GPT2Beams, cross_entropy, runs
 from unembed.attacks.parts.decoding import BLOCK, BeamSearch, NucleusSampling, _largest, _packed
-from unembed.attacks.parts.gpt2_beams import GPT2Beams, runs
 from unembed.attacks.refine.consensus import ConsensusSampling
 from unembed.datamodules.arrow_examples import IGNORED
 

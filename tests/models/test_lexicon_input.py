@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -130,10 +128,9 @@ def test_entries_that_the_embedder_cannot_represent_are_counted_once(tmp_path: P
         known_words(["😀"], Path("list"), MiniLM())
 
 
-def test_entries_with_the_vector_of_another_are_counted(tmp_path: Path) -> None:
+def test_of_entries_with_one_vector_the_first_stands(tmp_path: Path) -> None:
     made, oracle = search(tmp_path, MiniLM(), path=str(written(tmp_path, "José\nJose\nJOSE\nZoltan")))
-    with pytest.warns(UserWarning, match=r'list\.txt: 1 of 4 entries have the vector of another one.*: "Jose"$'):
-        lexicon = made.lexicon(oracle)
+    lexicon = made.lexicon(oracle)
     assert [lexicon.has(name) for name in ("josé", "jose", "zoltan")] == [True, False, True]
 
 
@@ -185,27 +182,6 @@ def test_counts_of_a_large_training_text_can_be_read_again(tmp_path: Path, monke
     assert Language.read(tmp_path / "language.json").pairs["in", "rome"] == 10
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"follows": {"a": {"b": 10**400}}, "forms": {}},
-        {"follows": {"a": {"": 1}}, "forms": {}},
-        {"follows": {"a": {"b c": 1}}, "forms": {}},
-        {"follows": {"a": {}}, "forms": {}},
-        {"follows": {}, "forms": {"a": ""}},
-        {"follows": {}, "forms": {}, "writing": {"form a": {}}},
-        {"follows": {}, "forms": {}, "writing": {"form a": {"A": -1}}},
-        {"follows": [], "forms": {}},
-        {},
-    ],
-)
-def test_counts_of_an_untrusted_run(tmp_path: Path, content: dict[str, object]) -> None:
-    path = tmp_path / "language.json"
-    path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=rf"{path}: not the counts of a training text"):
-        Language.read(path)
-
-
 def test_a_limit_ends_the_search_wherever_it_is_reached(tmp_path: Path) -> None:
     guess = "Barbara went to Fooville on Monday."  # two words that are no entries, and are embedded in the search
     targets = Targets(Hashes().embed(["Zoltan went to Malta."]), torch.arange(1))
@@ -219,71 +195,3 @@ def test_a_limit_ends_the_search_wherever_it_is_reached(tmp_path: Path) -> None:
         (found,) = made.refine(targets, [Prediction((guess,))], oracle)
         assert found.partial
         assert embedder.asked == limit == oracle.queries.asked["lexicon"] + oracle.queries.asked["attack"]
-
-
-def test_an_embedder_that_does_not_add_up_words_is_named_once(tmp_path: Path) -> None:
-    embedder = Hashes(64)
-    made, oracle = search(tmp_path, embedder)
-    targets = Targets(embedder.embed([f"Zoltan {n}." for n in range(8)]), torch.arange(8))
-    with warnings.catch_warnings(record=True) as met:
-        warnings.simplefilter("always")
-        for _ in range(2):
-            made.refine(targets, [Prediction((text,)) for text in TEXTS[:2] * 4], oracle)
-    assert [str(one.message)[:75] for one in met] == [
-        "attack/refine=[lexicon]: this embedder does not add up its words, so the se"
-    ]
-
-
-def test_minilm_adds_up_words(tmp_path: Path) -> None:
-    embedder = MiniLM()
-    made, oracle = search(tmp_path, embedder)
-    targets = Targets(embedder.embed([f"Dan went to {city} on Sunday." for city in ("Lima", "Riga")]), torch.arange(2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        made.refine(targets, [Prediction((TEXTS[0],))] * 2, oracle)
-
-
-@pytest.mark.parametrize("beam", [1, 2, 40])
-def test_a_search_that_runs_out_of_changes_goes_on_with_other_texts(tmp_path: Path, beam: int) -> None:
-    made, oracle = search(tmp_path, Hashes(), training=False, numbers=2, beam=beam, max_queries=400)
-    targets = Targets(Hashes().embed(["Zoltan went to Malta."]), torch.arange(1))
-    (found,) = made.refine(targets, [Prediction(("Ada Bob",))], oracle)
-    assert 20 < oracle.queries.asked["attack"] <= 400
-    assert not found.partial
-
-
-@pytest.mark.parametrize("dimension", [1, 2, 3, 8])
-def test_few_dimensions(tmp_path: Path, dimension: int) -> None:
-    embedder = Hashes(dimension)
-    made, oracle = search(tmp_path, embedder)
-    (found,) = made.refine(Targets(embedder.embed(["Zoltan."]), torch.arange(1)), [Prediction((TEXTS[0],))], oracle)
-    assert found.candidates[0]
-
-
-@pytest.mark.parametrize("guess", ["", " \n", "Ada", "...", "😀 😁", "a" * 500, "Ada\x00went"])
-def test_guesses_of_any_form(tmp_path: Path, guess: str) -> None:
-    embedder = MiniLM()
-    made, oracle = search(tmp_path, embedder)
-    targets = Targets(embedder.embed(["Zoltan went to Malta."]), torch.arange(1))
-    (found,) = made.refine(targets, [Prediction((guess,))], oracle)
-    assert oracle.queries.asked["attack"] == 20
-    assert found.candidates[0].strip()  # an empty text is never tried: servers refuse it
-
-
-@pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
-def test_targets_without_a_direction_keep_the_guess(tmp_path: Path, value: float) -> None:
-    made, oracle = search(tmp_path, MiniLM())
-    (found,) = made.refine(Targets(torch.full((1, 384), value), torch.arange(1)), [Prediction((TEXTS[0],))], oracle)
-    assert found == Prediction((TEXTS[0],))
-
-
-def test_no_targets(tmp_path: Path) -> None:
-    made, oracle = search(tmp_path, Hashes())
-    assert made.refine(Targets(torch.zeros(0, 16), torch.arange(0)), [], oracle) == []
-
-
-@pytest.mark.parametrize("settings", [{"beam": 50, "max_queries": 5}, {"moves": 50, "max_queries": 1}])
-def test_settings_larger_than_the_queries(tmp_path: Path, settings: dict[str, int]) -> None:
-    made, oracle = search(tmp_path, Hashes(), **settings)
-    made.refine(Targets(Hashes().embed(["Zoltan."]), torch.arange(1)), [Prediction((TEXTS[0],))], oracle)
-    assert oracle.queries.asked["attack"] == settings["max_queries"]

@@ -124,9 +124,6 @@ def test_its_weights_count_as_weights_of_the_attack(prepared: Path) -> None:
 def test_unknown_training_text_and_damaged_weights_are_one_message(oracle: CachedEmbedder, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"attack.refine.lexicon.surrogate_steps=7: .* set it to 0"):
         LexiconSearch(surrogate_steps=7).prepare([], tmp_path, oracle)
-    Surrogate(16).save(tmp_path / "surrogate-7.pt")
-    with pytest.raises(InputError, match=r"surrogate-7.pt: not the weights of a surrogate for vectors of dimension 24"):
-        Surrogate.read(tmp_path / "surrogate-7.pt", 24)
     (tmp_path / "surrogate-7.pt").write_bytes(b"nothing")
     with pytest.raises(InputError, match=r"surrogate-7.pt"):
         Surrogate.read(tmp_path / "surrogate-7.pt", 24)

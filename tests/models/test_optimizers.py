@@ -16,11 +16,15 @@ from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditional
 
 from support.assembled import quiet_trainer
 from unembed.attacks.parts import precision
-from unembed.attacks.parts.muon import MINIMAX, STANDARD, Iterations, Muon, orthogonalized
 from unembed.attacks.parts.optimizers import (
+    MINIMAX,
+    STANDARD,
     AdamW,
+    Iterations,
+    Muon,
     MuonAdamW,
     cut_short,
+    orthogonalized,
     planned_steps,
     schedule,
     scheduled,

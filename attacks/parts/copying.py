@@ -18,11 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unembed.attacks.parts.copying.words import CASES
-from unembed.attacks.parts.decoders import CausalDecoder, StateSteps, cross_entropy
-from unembed.attacks.parts.gpt2_beams import GPT2Beams
+from unembed.attacks.parts.decoders import CausalDecoder, GPT2Beams, StateSteps, cross_entropy
 from unembed.datamodules.arrow_examples import IGNORED
 
+CASES = 3  # in which a word can be copied: lower, capitalised, upper
 _RIDGE = 0.1  # of the mean eigenvalue
 _READ, _KEY = 1.0, 2.0  # lengths of a word's vector, as input and as key: they set the size of the first scores
 _EXPLAINED = 4.0  # as much as one whole word, written already, takes from the score of the same word
@@ -48,7 +47,6 @@ class Shortlist:
     keys: Tensor
 
     def of(self, targets: Tensor) -> Shortlist:
-        """Those of some of the targets (m,)."""
         return Shortlist(self.size, self.rows[targets], self.words[targets], self.fits[targets], self.keys[targets])
 
     def ids(self, choices: Tensor) -> Tensor:
@@ -57,7 +55,6 @@ class Shortlist:
         return torch.where(choices < self.size, choices, self.size + CASES * self.rows.gather(1, place) + case)
 
     def of_target(self, target: int, choices: Sequence[int]) -> list[int]:
-        """Token ids of the choices of one target."""
         own = torch.tensor(choices, dtype=torch.long, device=self.rows.device)
         ids: list[int] = self.of(self.rows.new_tensor([target])).ids(own[None])[0].tolist()
         return ids
@@ -70,13 +67,7 @@ class Shortlist:
 
 
 class CopyingDecoder(CausalDecoder):
-    """A GPT-2 with a copy head.
-
-    Args:
-        model: The GPT-2.
-        dimension: d, of target vectors and words.
-        count: Words in the shortlist of a target.
-    """
+    """A GPT-2 with a copy head; ``count`` words are in the shortlist of a target."""
 
     def __init__(self, model: Any, dimension: int, count: int) -> None:
         super().__init__(model)
@@ -100,17 +91,13 @@ class CopyingDecoder(CausalDecoder):
         self._reduced: Tensor | None = None
 
     def use(self, words: Tensor, copied: int, rows: Tensor) -> None:
-        """Set the words.
+        """Set the words by their vectors (m, d); the first ``copied`` can be copied, the others are spelled.
 
-        Args:
-            words: Their vectors as embedded, (m, d); the first ``copied`` can be copied, the others are spelled.
-            copied: How many can be copied.
-            rows: Of each token of the vocabulary, the word that it spells, (V,); -1 if none.
+        ``rows`` (V,) has the word that each token of the vocabulary spells, -1 if none.
         """
         self._vectors, self._copied, self._rows, self._placed, self._reduced = words, copied, rows, {}, None
 
     def measure(self, vectors: Tensor) -> None:
-        """Measure training vectors (n, d), before training."""
         self.space.fit(vectors.to(self.space.centre.device), self._vectors[: self._copied].to(self.space.centre.device))
         self._placed, self._reduced = {}, None
 
@@ -145,7 +132,6 @@ class CopyingDecoder(CausalDecoder):
         return Shortlist(self.size, rows, words, fits, self.key(words * _KEY))
 
     def embedded(self, ids: Tensor) -> Tensor:
-        """Input embeddings of token ids, those of copied words included: (n, T) -> (n, T, width)."""
         inputs: Tensor = self.model.transformer.wte(ids.clamp(0, self.size - 1))
         copied = ids >= self.size
         above = ids[copied] - self.size
@@ -159,12 +145,9 @@ class CopyingDecoder(CausalDecoder):
         return words[torch.where(ids < self.size, spelled, (ids - self.size) // CASES)] @ shortlist.words.mT
 
     def copy_scores(self, hidden: Tensor, shortlist: Shortlist, explained: Tensor) -> Tensor:
-        """Scores of copying each word in each case, (n, T, 3k).
+        """Scores of copying each word in each case, (n, T, 3k), from hidden states (n, T, width).
 
-        Args:
-            hidden: Hidden states, (n, T, width).
-            shortlist: Of the targets.
-            explained: What words before each state explain, (n, T, k).
+        ``explained`` is what words before each state explain, (n, T, k).
         """
         fit, any_word, again, *cases = self.weights(hidden).split([1, 1, 1, CASES], dim=-1)
         scores = self.expectation(hidden) @ shortlist.keys.mT + fit * shortlist.fits[:, None] + any_word
@@ -188,7 +171,6 @@ class CopyingDecoder(CausalDecoder):
         )  # fmt: skip
 
     def copying(self, shortlist: Shortlist) -> Copying:
-        """A decoder of texts into which words of a shortlist can be copied."""
         return Copying(self, shortlist)
 
 
@@ -199,7 +181,6 @@ class Copying(StateSteps):
         self.decoder, self.shortlist = decoder, shortlist
 
     def start(self, prefix: Tensor) -> tuple[Tensor, CopyingBeams]:
-        """See decoding.Decoder."""
         state = CopyingBeams(self.decoder, prefix, self.shortlist)
         return state.logits, state
 
@@ -213,19 +194,16 @@ class CopyingBeams(GPT2Beams):
         super().__init__(decoder.model, prefix)
 
     def embedded(self, tokens: Tensor) -> Tensor:
-        """See GPT2Beams."""
         ids = self.shortlist.ids(tokens)
         self.explained = self.explained + self.decoder.explained(ids, self.shortlist)
         return self.decoder.embedded(ids)
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """See GPT2Beams."""
         beams = hidden.view(*self.explained.shape[:2], -1)
         copied = self.decoder.copy_scores(beams, self.shortlist, self.explained)
         return torch.cat([super().scores(hidden), copied.flatten(0, 1)], -1)
 
     def select(self, rows: Tensor) -> None:
-        """See decoding.Decoder."""
         width = self.explained.shape[1]
         targets = rows[:, 0] // width
         beams = (rows - targets[:, None] * width)[..., None]
@@ -243,11 +221,7 @@ class CopyingBeams(GPT2Beams):
 
 
 class WordSpace(nn.Module):
-    """The mean and the whitening of target vectors, and the mean of the words' vectors.
-
-    Args:
-        dimension: d, of both.
-    """
+    """The mean and the whitening of target vectors, and the mean of the words' vectors."""
 
     centre: Tensor
     word_centre: Tensor
