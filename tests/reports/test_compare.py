@@ -25,8 +25,8 @@ from unembed.reports.comparison.entries import read_entries
 from unembed.reports.comparison.measuring import compare, text_difference
 from unembed.reports.comparison.tables import charts, p_value, side_by_side, tables
 from unembed.reports.numbers import DASH, shown
+from unembed.reports.output import Cell, Line, Table, print_tables, write_markdown
 from unembed.reports.page import write_report
-from unembed.reports.tables import Cell, Line, Table, print_tables, write_markdown
 from unembed.runs.files import Row
 
 METRICS = ["bleu", "token_f1", "exact_match", "cosine"]

@@ -23,7 +23,7 @@ from unembed.reports.comparison.entries import read_entries
 from unembed.reports.comparison.measuring import compare, settings
 from unembed.reports.comparison.tables import charts, tables
 from unembed.reports.numbers import DASH
-from unembed.reports.tables import print_tables, terminal
+from unembed.reports.output import print_tables, terminal
 
 
 def write_seed(path: Path, right: int, seed: int, width: int = 96, more: str = "", parameters: int = 7) -> Path:

@@ -17,6 +17,7 @@ from unembed.audit.estimates import Scored, counted
 from unembed.core.atomic_files import read_json, write_file
 from unembed.core.errors import InputError
 from unembed.metrics.tokens import same_words, token_overlap, words
+from unembed.reports.output import environment
 from unembed.runs import layout
 from unembed.runs.files import read_rows
 
@@ -43,24 +44,22 @@ def write_card(
         tested: metrics.json of each test, by what the texts were.
         scores: Lines of calibration.jsonl; may be empty.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(  # Markdown, not HTML: nothing is escaped
-        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
     record = read_json(folder / layout.RECORD)
-    text = environment.get_template("model_card.md.jinja").render(
-        name=name,
-        config=config,
-        record=record,
-        training=record.get("training") or {},
-        megabytes=(folder / layout.CHECKPOINT).stat().st_size / 1e6,
-        files=read_json(folder / layout.DATA)["files"],
-        metrics=list(_METRICS.values()),
-        tested=[(title, found.get("examples"), _shown(found)) for title, found in tested.items()],
-        sources=_means(scores, lambda one: one.source, sorted({one.source for one in scores})),
-        lengths=_means(scores, _length, [_range(*bounds) for bounds in _LENGTHS]),
+    text = (
+        environment()
+        .get_template("audit/model_card.md.jinja")
+        .render(
+            name=name,
+            config=config,
+            record=record,
+            training=record.get("training") or {},
+            megabytes=(folder / layout.CHECKPOINT).stat().st_size / 1e6,
+            files=read_json(folder / layout.DATA)["files"],
+            metrics=list(_METRICS.values()),
+            tested=[(title, found.get("examples"), _shown(found)) for title, found in tested.items()],
+            sources=_means(scores, lambda one: one.source, sorted({one.source for one in scores})),
+            lengths=_means(scores, _length, [_range(*bounds) for bounds in _LENGTHS]),
+        )
     )
     write_file(folder / layout.CARD, text)
 

@@ -154,6 +154,13 @@ class Row(_Part):
         return max(self.entities, 0.1) * (self.cosine if self.probability is None else self.probability)
 
     @property
+    def outcome(self) -> str:
+        """How right the text is, where its truth is known."""
+        if self.f1 is None:
+            return ""
+        return "word for word" if self.exact else f"word F1 {self.f1:.0f} %"
+
+    @property
     def is_readable(self) -> bool:
         """Whether it is, where its truth is known; else whether that is more likely than not."""
         return (self.probability or 0.0) > 0.5
@@ -203,6 +210,12 @@ class DefenseResult(_Part):
     def worst(self) -> Share | None:
         """The larger of the shares that the attackers recover."""
         return largest((self.readable, self.lookup))
+
+
+def least_read(tried: Sequence[DefenseResult]) -> DefenseResult | None:
+    """The defense that leaves its best attacker least; of several, the one that keeps most neighbours."""
+    known = [(one.worst.value, -one.neighbours, one) for one in tried if one.worst is not None]
+    return min(known, key=lambda one: one[:2])[2] if known else None
 
 
 class Condition(_Part):

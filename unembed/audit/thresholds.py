@@ -17,7 +17,6 @@ from pathlib import Path
 from unembed.audit.exposure import OTHER, shown_classes
 from unembed.audit.results import Audit, Change, Condition, Share, Threshold
 from unembed.core.errors import InputError, did_you_mean
-from unembed.reports.numbers import shown
 
 KEY = "fail_on"
 SHARES = ("readable", "exact", "entities")
@@ -109,20 +108,6 @@ def _largest(name: str, audit: Audit) -> Share | None:
     return max((one for one in shares if one is not None), key=lambda one: one.high, default=None)
 
 
-def thresholds_in_short(thresholds: Sequence[Threshold]) -> str:
-    """One sentence: how many thresholds are exceeded, and by how much the first; empty for none."""
-    failed = [one for one in thresholds if not one.passed]
-    if not failed:
-        if len(thresholds) > 1:
-            return f"All {len(thresholds)} thresholds hold."
-        return "The threshold holds." if thresholds else ""
-    first = failed[0]
-    more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-    if first.share is None:
-        return f"FAILED: {first.text} could not be judged{more}."
-    return f"FAILED: {first.text}, since the interval reaches {shown('share', first.share.high)}{more}."
-
-
 # -- since an earlier audit --------------------------------------------------------------------------------------------
 
 
@@ -156,15 +141,3 @@ def incomparable(audit: Audit, before: Audit) -> list[str]:
     if audit.readable is not None and before.readable is not None and audit.measured != before.measured:
         warnings.append("Only one of the two audits was measured on true texts; the other one estimates.")
     return warnings
-
-
-def changes_in_short(every: Sequence[Change]) -> str:
-    """The sentence of the first share; empty for none."""
-    if not every:
-        return ""
-    one = every[0]
-    moved = "changed" if one.apart else "did not change beyond chance"
-    return (
-        f"Since the baseline: {one.name} {moved}: {one.after.shown} ({one.after.reach}), {one.before.shown} "
-        f"({one.before.reach}) before."
-    )

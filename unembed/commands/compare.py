@@ -43,7 +43,7 @@ from unembed.launch.overrides import CONFIGS
 
 if TYPE_CHECKING:
     from unembed.reports.charts import Chart
-    from unembed.reports.tables import Table
+    from unembed.reports.output import Table
 
 _LISTS = ("metrics", "trust")
 
@@ -100,8 +100,7 @@ def _directory(word: str) -> str:
 
 def compare(settings: Settings) -> None:
     """Read -> check -> resample -> write -> print."""
-    from unembed.reports.html import charts_of, macro, write
-    from unembed.reports.tables import print_tables
+    from unembed.reports.output import charts_of, macro, print_tables, write
     from unembed.runs.trust import trusting
 
     check_writable(settings.output)

@@ -26,9 +26,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from unembed.core.errors import InputError, did_you_mean, missing
 from unembed.reports.comparison.entries import Entry, read_entries
 from unembed.reports.comparison.measuring import Compared, MetricValue, compare
-from unembed.reports.html import macro, write
 from unembed.reports.numbers import DASH, interval, number, shown
-from unembed.reports.tables import Cell, Line, Table, print_tables
+from unembed.reports.output import Cell, Line, Table, macro, print_tables, write
 from unembed.runs import layout
 from unembed.runs.files import Row, read_config
 

@@ -18,10 +18,9 @@ from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
 from unembed.core.atomic_files import read_json
 from unembed.reports.charts import COLOURS, Chart, Series, counted_histogram, line_chart
-from unembed.reports.html import macro
 from unembed.reports.numbers import counted, shown
+from unembed.reports.output import Cell, Line, Table, macro
 from unembed.reports.results import Results, parts
-from unembed.reports.tables import Cell, Line, Table
 from unembed.runs import layout
 from unembed.runs.files import read_lines, read_object, validated
 

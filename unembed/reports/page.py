@@ -34,10 +34,9 @@ from unembed.reports.breakdowns import (
 )
 from unembed.reports.charts import Bars, Chart, Series, grouped_bars, histogram, line_chart, scatter, thin
 from unembed.reports.corrections import correction, hypothesis_charts
-from unembed.reports.html import Tile, charts_of, macro, write_page
 from unembed.reports.numbers import duration, number, shown
+from unembed.reports.output import Cell, Line, Table, Tile, charts_of, macro, plain, print_values, terminal, write_page
 from unembed.reports.results import Moment, Recovered, Results, as_scored, by_quality, parts, read_results
-from unembed.reports.tables import Cell, Line, Table, plain, print_values, terminal
 from unembed.reports.wording import below_baseline, difference, knowing, measure, ordered, partial, verdict
 from unembed.runs import layout
 from unembed.runs.files import undertrained

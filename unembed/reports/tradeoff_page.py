@@ -22,10 +22,9 @@ from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import text_metrics
 from unembed.metrics.statistics import Interval, interval, resampled_sums
 from unembed.reports import numbers
-from unembed.reports.html import macro, write
 from unembed.reports.numbers import DASH, shown, signed
+from unembed.reports.output import Cell, Line, Table, macro, print_values, terminal, write
 from unembed.reports.svg import Frame, dot, line, padded, path, text
-from unembed.reports.tables import Cell, Line, Table, print_values, terminal
 from unembed.reports.wording import measure
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.commands import command
 from unembed.core.errors import InputError
-from unembed.reports.tables import Cell, Line, Table, plain, print_values, terminal
+from unembed.reports.output import Cell, Line, Table, plain, print_values, terminal
 from unembed.reports.wording import measure, ordered
 from unembed.runs import layout
 from unembed.runs.files import read_lines, validated

@@ -41,8 +41,8 @@ from unembed.reports.comparison.entries import grouped, origin_config, read_entr
 from unembed.reports.comparison.measuring import Compared, MetricValue, compare
 from unembed.reports.comparison.tables import metric_cell
 from unembed.reports.numbers import DASH, number, shown
+from unembed.reports.output import Cell, Line, Table
 from unembed.reports.results import chosen
-from unembed.reports.tables import Cell, Line, Table
 from unembed.reports.wording import measure
 from unembed.runs import layout as files
 from unembed.runs.files import read_config

@@ -26,7 +26,7 @@ from unembed.reports.comparison.measuring import (
     settings,
 )
 from unembed.reports.numbers import DASH, interval, number, shown, signed
-from unembed.reports.tables import Cell, Line, Table
+from unembed.reports.output import Cell, Line, Table
 from unembed.reports.wording import measure
 
 SMALLEST = 2000  # resamples: the smallest p value shown is 2 / 2000, for t-tests too

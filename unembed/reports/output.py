@@ -1,24 +1,38 @@
-"""Tables for HTML pages (macro ``table_of``), the terminal and Markdown.
+"""Pages, tables and sentences: HTML of one file without scripts or network access, Markdown, JSON, and the terminal.
 
-Recovered text, names of runs and configuration values may come from an untrusted run directory: ``plain`` prints them
-without interpreting rich markup or control characters, ``escaped`` writes them into Markdown.
+    macro("table_of", table=table)                       # HTML, of a macro in reports/report.html.jinja
+    sentence("verdict", "reports/report.txt.jinja", ...)   # plain text on one line
+    write(Path("comparison"), page, [table])               # comparison.html and .md
+
+Recovered text, names of runs and configuration values are untrusted: they enter a page only through an autoescaping
+template (``*.html.jinja``) or ``Markup.format``, ``plain`` prints them without interpreting rich markup or control
+characters, and ``escaped`` writes them into Markdown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from unembed.core.atomic_files import write_file
+from markupsafe import Markup
+
+from unembed import __version__
+from unembed.core.atomic_files import write_file, write_json
+from unembed.core.commands import command
 from unembed.core.errors import printable
-from unembed.reports.numbers import DASH
+from unembed.reports.numbers import DASH, counted, in_words, number, shown
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
+
+    from unembed.reports.charts import Chart
 
 PIPED = 10_000  # columns of a file or pipe, where lines need no wrapping
 NAMES = 26  # minimum width of the first column, which names the run
@@ -152,11 +166,6 @@ def _of_runs(table: Table, places: Sequence[int]) -> RichTable:
     return drawn
 
 
-def write_markdown(path: Path, tables: Sequence[Table], lead: str = "") -> None:
-    """Write the tables as Markdown, after a first paragraph."""
-    write_file(path, "\n\n".join([*([lead] if lead else []), *map(markdown, tables)]) + "\n")
-
-
 def markdown(table: Table) -> str:
     """A table as Markdown, with its title, warnings and notes."""
     blocks = [f"## {escaped(table.title)}", *(f"**{escaped(warning)}**" for warning in table.warnings)]
@@ -174,3 +183,84 @@ def escaped(text: str) -> str:
     for special in ("\\", "|", "<", "*", "_", "`", "["):
         text = text.replace(special, f"\\{special}")
     return " ".join(text.split("\n"))
+
+
+# --------------------------------------------------------------------------------------------------------------- pages
+
+
+@cache
+def environment() -> Environment:
+    """The templates of unembed/; what is no HTML is not escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parents[1]),
+        autoescape=lambda name: name is None or ".html" in name,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.globals |= {"version": __version__, "command": command}
+    templates.globals |= {one.__name__: one for one in (counted, in_words, number, shown)}
+    return templates
+
+
+def macro(name: str, template: str = "reports/report.html.jinja", **values: Any) -> Markup:
+    """Render a macro of an HTML template; each section of a page is one."""
+    return Markup(getattr(environment().get_template(template).module, name)(**values))
+
+
+def sentence(name: str, template: str, **values: Any) -> str:
+    """Render a macro of a text template on one line."""
+    return re.sub("[ \n]+", " ", str(macro(name, template, **values))).strip()
+
+
+def charts_of(charts: Sequence[Chart]) -> Markup:
+    """The charts side by side; empty for none."""
+    return macro("charts_of", charts=charts) if charts else Markup("")
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A large number with a gauge from 0 to 100.
+
+    Attributes:
+        title: Name of the number.
+        value: Formatted value; None if unknown.
+        note: Text below it.
+        width: Filled part of the gauge in percent; None for no gauge.
+        tick: Position of a mark on the gauge.
+        reach: Start and length of an interval on the gauge.
+        explanation: Tooltip.
+    """
+
+    title: str
+    value: str | None
+    note: str
+    width: float | None = None
+    tick: float | None = None
+    reach: tuple[float, float] | None = None
+    explanation: str = ""
+
+
+def write_page(path: Path, **values: Any) -> None:
+    """Write a page; ``values`` are the arguments of the macro ``page``. A section is its anchor, title and HTML."""
+    page = macro("page", **values)
+    write_file(path, page.encode("utf-8", "replace").decode())  # replace lone surrogates, which cannot be encoded
+
+
+def write(
+    output: Path, page: Mapping[str, Any], tables: Sequence[Table], values: Mapping[str, Any] | None = None
+) -> list[Path]:
+    """Write ``output``.md of ``tables``, ``output``.html, and with ``values`` ``output``.json; returns their paths.
+
+    ``page`` has the arguments of the macro ``page``; its ``lead`` is the first paragraph of the Markdown, too.
+    """
+    text, html, plain_values = (output.with_name(output.name + ending) for ending in (".md", ".html", ".json"))
+    write_file(text, "\n\n".join([page["lead"], *map(markdown, tables)]) + "\n")
+    write_page(html, **page)
+    if values is None:
+        return [text, html]
+    write_json(plain_values, values)
+    return [text, html, plain_values]
