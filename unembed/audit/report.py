@@ -38,6 +38,7 @@ from unembed.reports.output import (
     escaped,
     macro,
     markdown,
+    paragraphs,
     plain,
     print_values,
     sentence,
@@ -144,8 +145,8 @@ class Step:
 
 
 def _step(name: str, audit: Audit, *commands: str, **values: Any) -> Step:
-    title, _, text = str(macro(name, _TEXT, audit=audit, **values)).strip().partition("\n")
-    return Step(title, " ".join(re.split("[ \n]+", text)), commands)
+    title, *text = paragraphs(name, _TEXT, audit=audit, **values)
+    return Step(title, " ".join(text), commands)
 
 
 def steps(audit: Audit, values: Path | None = None) -> list[Step]:

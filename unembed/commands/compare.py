@@ -105,10 +105,9 @@ def compare(settings: Settings) -> None:
 
     check_writable(settings.output)
     if settings.columns == "access":
-        from unembed.reports import access
+        from unembed.reports.access import write_access_table
 
-        found = access.read_table(settings.directories, settings.resamples, settings.seed)
-        paths = access.write_table(settings.output, found, settings.resamples)
+        paths = write_access_table(settings.directories, settings.output, settings.resamples, settings.seed)
     else:
         with trusting(settings.trust):
             tables, charts, lead = _side_by_side(settings) if settings.layout is None else _laid_out(settings)
@@ -135,7 +134,7 @@ def _side_by_side(settings: Settings) -> tuple[list[Table], list[Chart], str]:
     entries = read_entries(directories)
     # Importing the metrics imports torch; report a missing directory first.
     from unembed.reports.comparison import measuring, tables
-    from unembed.reports.wording import knowing
+    from unembed.reports.results import knowing
 
     if settings.x is not None:
         tables.check_axis(settings.x, entries)

@@ -17,7 +17,7 @@ from unembed.metrics.token_inversion import Inverted, TokenExact, TokenPartial, 
 from unembed.reports.charts import COLOURS, Bars, Chart, Series, grouped_bars, line_chart, trade_off
 from unembed.reports.numbers import DASH, number, shown
 from unembed.reports.output import Cell, Line, Table
-from unembed.reports.wording import measure, own_keys
+from unembed.reports.results import measure, own_keys
 from unembed.runs import layout
 from unembed.runs.files import Row, read_object, validated
 

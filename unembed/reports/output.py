@@ -1,7 +1,7 @@
 """Pages, tables and sentences: HTML of one file without scripts or network access, Markdown, JSON, and the terminal.
 
     macro("table_of", table=table)                       # HTML, of a macro in reports/report.html.jinja
-    sentence("verdict", "reports/report.txt.jinja", ...)   # plain text on one line
+    sentence("verdict", ...)                             # plain text, of a macro in reports/report.txt.jinja
     write(Path("comparison"), page, [table])               # comparison.html and .md
 
 Recovered text, names of runs and configuration values are untrusted: they enter a page only through an autoescaping
@@ -43,7 +43,8 @@ COLOURS = {True: "green", False: "red", None: ""}
 class Cell:
     """A value, the smaller text below it, and whether it is an improvement (None: neither, or not significant).
 
-    ``quoted``: whether it is text from a run, which may be right-to-left; ``title``: a tooltip.
+    ``quoted``: whether it is text from a run, which may be right-to-left; ``title``: a tooltip; ``style``: its class in
+    the style sheet of the access table.
     """
 
     text: str
@@ -51,6 +52,7 @@ class Cell:
     gain: bool | None = None
     quoted: bool = False
     title: str = ""
+    style: str = ""
 
     @property
     def line(self) -> str:
@@ -211,9 +213,15 @@ def macro(name: str, template: str = "reports/report.html.jinja", **values: Any)
     return Markup(getattr(environment().get_template(template).module, name)(**values))
 
 
-def sentence(name: str, template: str, **values: Any) -> str:
+def paragraphs(name: str, template: str = "reports/report.txt.jinja", **values: Any) -> list[str]:
+    """Render a macro of a text template, whose paragraphs are separated by empty lines."""
+    blocks = (re.sub("[ \n]+", " ", block).strip() for block in str(macro(name, template, **values)).split("\n\n"))
+    return [block for block in blocks if block]
+
+
+def sentence(name: str, template: str = "reports/report.txt.jinja", **values: Any) -> str:
     """Render a macro of a text template on one line."""
-    return re.sub("[ \n]+", " ", str(macro(name, template, **values))).strip()
+    return " ".join(paragraphs(name, template, **values))
 
 
 def charts_of(charts: Sequence[Chart]) -> Markup:

@@ -11,7 +11,7 @@ is left out. Recovered text is untrusted: it enters the page only through the au
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,9 +35,32 @@ from unembed.reports.breakdowns import (
 from unembed.reports.charts import Bars, Chart, Series, grouped_bars, histogram, line_chart, scatter, thin
 from unembed.reports.corrections import correction, hypothesis_charts
 from unembed.reports.numbers import duration, number, shown
-from unembed.reports.output import Cell, Line, Table, Tile, charts_of, macro, plain, print_values, terminal, write_page
-from unembed.reports.results import Moment, Recovered, Results, as_scored, by_quality, parts, read_results
-from unembed.reports.wording import below_baseline, difference, knowing, measure, ordered, partial, verdict
+from unembed.reports.output import (
+    Cell,
+    Line,
+    Table,
+    Tile,
+    charts_of,
+    macro,
+    plain,
+    print_values,
+    sentence,
+    terminal,
+    write_page,
+)
+from unembed.reports.results import (
+    Moment,
+    Recovered,
+    Results,
+    as_scored,
+    by_quality,
+    difference,
+    knowing,
+    measure,
+    ordered,
+    parts,
+    read_results,
+)
 from unembed.runs import layout
 from unembed.runs.files import undertrained
 
@@ -106,14 +129,37 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
 
 def _lead(results: Results) -> str:
     """What was recovered, after a warning if the attack is below its baseline."""
-    summary = verdict(results.metrics, results.baseline, len(results.recovered))
     warning = below_baseline(results.metrics, results.baseline, trained=bool(results.training))
-    return summary if warning is None else f"{warning} {summary}"
+    return f"{warning} {verdict(results.metrics, results.baseline, len(results.recovered))}".lstrip()
+
+
+def verdict(metrics: Mapping[str, object], baseline: Mapping[str, object] | None, texts: int) -> str:
+    """A summary sentence of ``texts`` predictions, and a second one on the nearest neighbour.
+
+    Null metrics are not mentioned. The sentence does not claim that the texts were unseen in training, which a run
+    directory does not tell.
+    """
+    return sentence("verdict", metrics=metrics, baseline=baseline, texts=texts)
+
+
+def below_baseline(
+    metrics: Mapping[str, object], baseline: Mapping[str, object] | None, *, trained: bool = True
+) -> str:
+    """A warning that the nearest training text scores higher than the attack; else empty.
+
+    Compared by BLEU, or by word F1 for sets of words. Advice on training is given if the attack was ``trained``.
+    """
+    for key, name in (("bleu", "BLEU"), ("token_f1", "word F1")):
+        ours, theirs = number(metrics, key), number(baseline, key)
+        if ours is not None and theirs is not None:
+            values = {"metric": name, "ours": ours, "theirs": theirs, "trained": trained}
+            return "" if ours >= theirs else sentence("below_baseline", **values)
+    return ""
 
 
 def _warnings(results: Results) -> list[str]:
-    warnings = (undertrained(results.training), partial(results.metrics))
-    return [warning for warning in warnings if warning is not None]
+    warnings = (undertrained(results.training), sentence("cut_short", metrics=results.metrics))
+    return [warning for warning in warnings if warning]
 
 
 def _heading(results: Results) -> str:

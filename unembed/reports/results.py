@@ -1,4 +1,4 @@
-"""Read and validate the files of a finished run directory, and score each recovered text.
+"""Read and validate the files of a finished run directory, score each recovered text, and describe metrics.
 
     config.yaml        attack, embedder, datamodule, defense, trainer, seed, name, choices
     metrics.json       {"bleu": 91.2, "cosine": 0.981, "entity_recovery": null, "examples": 2000, ...}
@@ -13,9 +13,11 @@ Other keys are ignored, except in metrics.json, where all keys are shown.
 
 from __future__ import annotations
 
+import contextvars
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,9 +27,22 @@ from pydantic import AfterValidator, BaseModel, Field, TypeAdapter
 from unembed.core.atomic_files import read_json
 from unembed.core.examples import Span
 from unembed.metrics.description import Description
+from unembed.metrics.entity_recovery import EntityRecovery
 from unembed.metrics.scored import Scored
+from unembed.metrics.scoring import BY_LENGTH, text_metrics
 from unembed.metrics.text import exact_match, sentence_bleu
+from unembed.metrics.token_inversion import (
+    Claimed,
+    Claims,
+    FalseDiscovery,
+    TokenExact,
+    TokenLabelled,
+    TokenPartial,
+    TokenPartialMean,
+    TokenUnlabelled,
+)
 from unembed.metrics.tokens import recovered_words, token_overlap, words
+from unembed.reports.numbers import signed
 from unembed.runs import layout
 from unembed.runs.config_file import changed_values, with_changes
 from unembed.runs.files import Row, read_config, read_lines, read_object, read_rows, validated
@@ -213,3 +228,78 @@ def _recovered(row: Row) -> Recovered:
         return Recovered(row, sentence_bleu(row.reference, row.prediction), size)
     # A blank reference has no recall and counts as not recovered.
     return Recovered(row, token_overlap(row.reference, row.prediction).recall if size else 0.0, size)
+
+
+# ---------------------------------------------------------------------------------------------- descriptions of metrics
+
+MEASURES = (
+    *(metric.description for metric in text_metrics(lexicon=True)),
+    *(kind.description for kind in (TokenExact, TokenPartial, TokenPartialMean)),
+    Description("token_exact_low", "Inputs recovered, from", "Lower end of the share's 95 % interval.", secondary=True),
+    Description("token_exact_high", "Inputs recovered, to", "Upper end of the share's 95 % interval.", secondary=True),
+    *(metric.description for metric in (TokenLabelled(), TokenUnlabelled(), Claims(), Claimed(), FalseDiscovery())),
+    Description("examples", "Examples", "Texts attacked.", None, "count"),
+    Description("queries", "Queries", "Distinct texts that the attack asked the embedder for.", None, "count"),
+    Description("queries_per_target", "Queries a text", "The same, divided by the texts attacked.", None, "score"),
+    Description("partial", "Cut short", "Texts whose search ended at a limit of queries.", None, "count"),
+    Description("partial_reason", "Why cut short", "What the embedder said.", None, "other", secondary=True),
+    Description("seconds", "Time", "Time spent on these texts, training apart.", None, "seconds"),
+)
+_BY_KEY = {measure.key: measure for measure in MEASURES}
+_BY_LABEL = "entity_recovery/"
+_TRANSLATED = "translated/"
+_OF_LENGTH, _CLAIMED_OF_LENGTH, _OF_LABEL = "token_exact/", "claimed/", "token_labelled/"
+
+
+# Descriptions of the user's own metrics in the run that is shown.
+_own: contextvars.ContextVar[tuple[Description, ...]] = contextvars.ContextVar("own", default=())
+
+
+@contextmanager
+def knowing(described: Sequence[Description]) -> Iterator[None]:
+    """Inside, the user's own metrics have their titles and units too."""
+    token = _own.set(tuple(described))
+    try:
+        yield
+    finally:
+        _own.reset(token)
+
+
+def own_keys() -> list[str]:
+    """Keys of the user's own metrics."""
+    return [one.key for one in _own.get()]
+
+
+def measure(key: str) -> Description:
+    """The description of a metric; an unknown key gets its own name and no explanation."""
+    if key.startswith(_BY_LABEL):
+        return EntityRecovery(key.removeprefix(_BY_LABEL)).description
+    if key.startswith(_OF_LENGTH):
+        title = f"Inputs recovered, of {key.removeprefix(_OF_LENGTH)} tokens"
+        return Description(key, title, "The same share of the inputs of this length.", secondary=True)
+    if key.startswith(_CLAIMED_OF_LENGTH) and (length := key.removeprefix(_CLAIMED_OF_LENGTH)).isdigit():
+        return Claimed(int(length)).description
+    if key.startswith(_OF_LABEL):
+        return TokenLabelled(key.removeprefix(_OF_LABEL)).description
+    if key.startswith(_TRANSLATED) and (base := measure(key.removeprefix(_TRANSLATED))).explanation:
+        said = "The same, of predictions translated into the texts' language."
+        return replace(base, key=key, title=f"{base.title}, translated", explanation=said)
+    if key.startswith(BY_LENGTH) and (base := measure(key.split("/")[1])).explanation:
+        length = key.rpartition("/")[2]
+        title = f"{base.title}, {f'up to {length} tokens' if length.isdigit() else 'longer texts'}"
+        return replace(base, key=key, title=title, explanation="The same, of the texts of this length.")
+    known = {**_BY_KEY, **{one.key: one for one in _own.get()}}
+    return known.get(key) or Description(key, key.replace("_", " "), "", None, "other")
+
+
+def ordered(keys: Mapping[str, object]) -> list[Description]:
+    """The descriptions of ``keys``: known ones in the order of ``MEASURES``, then the others in the given order."""
+    known = [one for one in MEASURES if one.key in keys]
+    return known + [measure(key) for key in keys if key not in _BY_KEY]
+
+
+def difference(one: Description, mine: float | None, other: float | None) -> str:
+    """``mine - other`` with its sign; empty if a difference is meaningless."""
+    if mine is None or other is None or one.more is None:
+        return ""
+    return signed(one.kind, mine - other)

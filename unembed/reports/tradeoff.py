@@ -1,9 +1,9 @@
 """The trade-off of defenses: ``python evaluate.py run=<dir> experiment=tradeoff collection=<dir>``.
 
 A finished attack inverts unseen documents under each defense of a list, and a search over the same collection is
-evaluated under the same defense. The output is tradeoff.json, .md and .html (tradeoff_page.py). Finished points are
-stored in points/, so the same command with output_dir=<directory> resumes a killed sweep.
-configs/experiment/tradeoff.yaml has the list of defenses.
+evaluated under the same defense. The output is tradeoff.json, .md and .html. Finished points are stored in points/, so
+the same command with output_dir=<directory> resumes a killed sweep. configs/experiment/tradeoff.yaml has the list of
+defenses.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lightning.pytorch.utilities import rank_zero_warn
-from pydantic import BaseModel, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, PositiveInt
 
 from unembed.attacks.base import Attack
 from unembed.core import limits
-from unembed.core.atomic_files import write_file, write_json_lines
+from unembed.core.atomic_files import read_json, write_json, write_json_lines
 from unembed.core.errors import InputError, printable
 from unembed.datamodules.collections import CollectionSource
 from unembed.datamodules.embedded import DEFENSE_SAMPLE
@@ -34,6 +34,7 @@ from unembed.defenses.base import Defense
 from unembed.defenses.threat import Hypotheses, threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.statistics import evenly
+from unembed.reports.output import paragraphs
 from unembed.reports.reading import Metrics, ZeroFilled, read_texts
 from unembed.reports.tradeoff_page import NAME, with_intervals, write_results
 from unembed.runs import layout
@@ -69,19 +70,20 @@ def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePo
         raise InputError("denoiser: experiment=tradeoff compares defenses without one; leave it out")
     output = Path(settings.output_dir)
     sweep: TradeOff = instantiate(settings.tradeoff, _convert_="all")
-    models = session.models
     trained = threat_of(session.trained.defense)
-    width = trained.dimension(session.embedder.dimension)
-    attack = session.restored_attack(session.embedder, width, settings.ckpt_path)
+    attack = session.restored_attack(
+        session.embedder, trained.dimension(session.embedder.dimension), settings.ckpt_path
+    )
     collection = sweep.collection.read()
     training = session.training_data(data_of(session.run))
     source = session.trained.datamodule.get("source") or {}
     split = {key: source[key] for key in ("valid_fraction", "test_fraction", "split_seed") if key in source}
-    bench = Bench(sweep, session.embedder, attack, HeldOut(collection, **split), training, models)
+    bench = Bench(sweep, session.embedder, attack, HeldOut(collection, **split), training, session.models)
     finished = Finished(output / POINTS, _key(session, settings, bench))
     layout.start(output, resuming=finished.folder.is_dir(), key="output_dir")
     write_config(output, {**session.values, "tradeoff": OmegaConf.to_container(settings.tradeoff, resolve=True)})
-    bench.embed()
+    for index in bench.indexes.values():
+        index.embed()
     measured = []
     for number, point in enumerate(points):
         log.info("%d of %d: %s", number + 1, len(points), point.name)
@@ -91,10 +93,27 @@ def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePo
             done = bench.measure(point.name, overrides, partial(_defense, point.config), hypotheses)
             finished.save(*done)
         measured.append(done)
-    notes = _notes(bench, str(session.trained.choices.defense) if trained.adaptive else "none")
-    if any(DEFENDED in point.overrides for point, _ in measured):
-        notes.append(f"With {DEFENDED}, texts that the attack embeds are defended, too; without, they are not.")
-    facts = _facts(session, bench)
+    attacked = len(bench.texts.examples("test"))
+    notes = paragraphs(
+        "tradeoff_notes",
+        trained=str(session.trained.choices.defense) if trained.adaptive else "none",
+        texts=attacked,
+        cut=bench.cut,
+        collection=collection,
+        similarity=sweep.similarity,
+        known=bench.known,
+        hypotheses=any(DEFENDED in point.overrides for point, _ in measured),
+    )
+    facts = {
+        "run": str(session.run),
+        "attack": session.config.choices.attack,
+        "embedder": session.config.choices.embedder,
+        "documents": len(collection.documents),
+        "queries": len(collection.queries),
+        "texts attacked": attacked,
+        "similarity": sweep.similarity,
+        "left_out": dict(collection.left_out),
+    }
     print(printable(write_results(output, with_intervals(measured, sweep.resamples), facts, notes, sweep.searches)))
     print(printable(f"Written: {output / NAME}.html, .md and .json"))
 
@@ -128,40 +147,6 @@ def _key(session: Session, settings: DictConfig, bench: Bench) -> str:
     relevance = json.dumps(bench.collection.relevance)
     parts = [settings_key(values, bench.embedder.fingerprint), sweep, texts.hexdigest(), relevance]
     return blake2b(json.dumps([*parts, str(settings.ckpt_path)], sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def _facts(session: Session, bench: Bench) -> dict[str, Any]:
-    choices, collection = session.config.choices, bench.collection
-    return {
-        "run": str(session.run),
-        "attack": choices.attack,
-        "embedder": choices.embedder,
-        "documents": len(collection.documents),
-        "queries": len(collection.queries),
-        "texts attacked": len(bench.texts.examples("test")),
-        "similarity": bench.sweep.similarity,
-        "left_out": dict(collection.left_out),
-    }
-
-
-def _notes(bench: Bench, defense: str) -> list[str]:
-    collection = bench.collection
-    trained = "on undefended vectors" if defense == "none" else f"with defense={defense}"
-    notes = [
-        f"The attack was trained {trained}. It reads {len(bench.texts.examples('test')):,} held-out "
-        f"documents, cut to {bench.cut} tokens; shorter vectors are filled up with zeros. Below a metric, its change "
-        "against the undefended store and the 95 % interval of that (bootstrap over the texts, or the queries); the "
-        "first line has the intervals of the metrics themselves. Coloured where the interval leaves zero out, as the "
-        "store's owner sees it.",
-        f"NDCG@10 with linear gain, over {len(collection.queries):,} queries and {len(collection.documents):,} "
-        f"documents, by {bench.sweep.similarity}. A dash: queries and documents are of different dimensions.",
-    ]
-    if collection.left_out:
-        counts = ", ".join(f"{count:,} {what}" for what, count in collection.left_out.items())
-        notes.append(f"Of the collection's files: {counts}.")
-    if bench.known:
-        notes.append(f"{bench.known:,} held-out documents stand in the attack's training text and were not attacked.")
-    return notes
 
 
 class TradeOff:
@@ -237,18 +222,13 @@ class Finished:
         path = self.path(overrides)
         if not path.exists():
             return None
-        try:
-            rows = [json.loads(line) for _, line in limits.lines(path.with_suffix(".jsonl")) if line.strip()]
-            return Point.model_validate_json(limits.content(path, limits.LARGEST_JSON)), rows
-        except (ValidationError, ValueError, OSError) as error:
-            rank_zero_warn(f"{path}: {error}; measured again")
-            return None
+        return Point(**read_json(path)), [json.loads(line) for _, line in limits.lines(path.with_suffix(".jsonl"))]
 
     def save(self, point: Point, rows: Sequence[Mapping[str, Any]]) -> None:
         """Store a point; the metrics are written last, so that a point is never stored without its texts."""
         path = self.path(point.overrides)
         write_json_lines(path.with_suffix(".jsonl"), rows)
-        write_file(path, point.model_dump_json(indent=1) + "\n")
+        write_json(path, point.model_dump())
 
 
 class Bench:
@@ -293,11 +273,6 @@ class Bench:
         cuts = dict.fromkeys([*sweep.cuts, self.cut])
         self.indexes = {cut: Searchable(self.collection, embedder, cut, training.tokenizer) for cut in cuts}
         self._others = [place for place, name in enumerate(self.collection.document_ids) if name not in attacked]
-
-    def embed(self) -> None:
-        """Embed the texts that are not in the cache."""
-        for index in self.indexes.values():
-            index.embed()
 
     def measure(
         self, name: str, overrides: Sequence[str], build: Callable[[], Defense], hypotheses: Hypotheses = "clean"

@@ -11,29 +11,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
 from unembed.metrics.base import Measured
+from unembed.metrics.description import Description
 from unembed.metrics.retrieval import Ndcg
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import text_metrics
 from unembed.metrics.statistics import Interval, interval, resampled_sums
-from unembed.reports import numbers
+from unembed.reports import numbers, output
 from unembed.reports.numbers import DASH, shown, signed
-from unembed.reports.output import Cell, Line, Table, macro, print_values, terminal, write
+from unembed.reports.output import Cell, Line, Table, macro
+from unembed.reports.results import measure
 from unembed.reports.svg import Frame, dot, line, padded, path, text
-from unembed.reports.wording import measure
 
 if TYPE_CHECKING:
     from unembed.reports.tradeoff import Point
 
-NAME = "tradeoff"
+NAME = "tradeoff"  # of the files
 READ = ("bleu", "bleu_sentence", "rouge1", "rougeL", "token_f1", "token_set_f1", "exact_match", "cosine")
 NDCG = Ndcg().description
-LISTED = 4  # most defenses that the sentence names
 WIDTH, HEIGHT = 680.0, 400.0  # of the chart
 NEAR = 13.0  # distance of dots whose labels would overlap
 
@@ -59,6 +59,19 @@ class DefendedValue:
     def higher(self) -> bool:
         """Whether the whole interval of the change lies above zero."""
         return self.change_interval is not None and self.change_interval.low > 0
+
+    def described(self, metric: Description) -> str:
+        """``BLEU 84.1 (82.0 to 86.3)``."""
+        if self.value is None:
+            return f"no {metric.title}"
+        ends = "" if self.interval is None else f" ({numbers.interval(metric.kind, self.interval)})"
+        return f"{metric.title} {shown(metric.kind, self.value)}{ends}"
+
+    def changed(self, kind: str) -> str:
+        """``-4.1, -5.0 to -3.2``."""
+        change = self.change or 0.0
+        ends = " to ".join(signed(kind, end) for end in self.change_interval or (change, change))
+        return f"{signed(kind, change)}, {ends}"
 
     def plain(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -120,75 +133,23 @@ def chief(measured: Sequence[MeasuredPoint]) -> str:
     return "bleu" if measured[0].point.reconstruction.get("bleu") is not None else "token_f1"
 
 
+class _Compared(NamedTuple):
+    name: str
+    read: DefendedValue
+    found: DefendedValue
+
+
 def sentence(measured: Sequence[MeasuredPoint], search: str) -> str:
     """A sentence on the chart: how many defenses lower reconstruction, and how many of them also search quality.
-
-    A defense "lowers" a metric where the whole interval of the change lies below zero.
 
     Args:
         measured: The undefended point first.
         search: Name of the search in the chart.
     """
     key = chief(measured)
-    name, kind = measure(key).title, measure(key).kind
-
-    def changes(one: MeasuredPoint) -> str:
-        return f"{name} {_changed(one.read[key], kind)}, {NDCG.title} {_changed(one.found[search], NDCG.kind)}"
-
-    def lower(some: Sequence[MeasuredPoint]) -> str:
-        return f"{len(some)} lower{'s' if len(some) == 1 else ''}"
-
-    opening = (
-        f"Undefended, the attack reads texts at {_with_interval(measured[0].read[key], kind, name)} and the search "
-        f"reaches {_with_interval(measured[0].found[search], NDCG.kind, NDCG.title)}"
-    )
-    compared = [one for one in measured[1:] if None not in (one.read[key].value, one.found[search].value)]
-    if not compared:
-        return f"{opening}; no other point has both metrics."
-    free, dear, harm, idle = (
-        [one for one in compared if (one.read[key].lower, one.found[search].lower) == pair]
-        for pair in ((True, False), (True, True), (False, True), (False, False))
-    )
-    clauses = []
-    if free:
-        best = min(free, key=lambda one: one.read[key].change or 0.0)
-        clauses.append(
-            f"{lower(free)} {name} at no loss of NDCG@10 that these queries show, most of all {best.point.name} "
-            f"({changes(best)})"
-        )
-    if dear:
-        mildest = max(dear, key=lambda one: one.found[search].change or 0.0)
-        clauses.append(f"{lower(dear)} both, {mildest.point.name} costing the search least ({changes(mildest)})")
-    if harm:
-        clauses.append(f"{lower(harm)} NDCG@10 alone ({_listed(harm)})")
-    if idle:
-        clauses.append(f"{lower(idle)} neither ({_listed(idle)})")
-    if not free:
-        clauses.append(f"none lowers {name} without lowering NDCG@10")
-    size = f"of {len(compared)} defenses" if len(compared) > 1 else "of one defense"
-    return (
-        f"{opening}; {size}, {', '.join(clauses)} (95 % intervals, each taken alone). The attack was not trained on "
-        "these defenses: an attacker who prepares for one may read more."
-    )
-
-
-def _with_interval(value: DefendedValue, kind: str, name: str) -> str:
-    if value.value is None:
-        return f"no {name}"
-    ends = "" if value.interval is None else f" ({numbers.interval(kind, value.interval)})"
-    return f"{name} {shown(kind, value.value)}{ends}"
-
-
-def _changed(value: DefendedValue, kind: str) -> str:
-    assert value.change is not None
-    low, high = (signed(kind, end) for end in value.change_interval or (value.change, value.change))
-    return f"{signed(kind, value.change)}, {low} to {high}"
-
-
-def _listed(some: Sequence[MeasuredPoint]) -> str:
-    names = [one.point.name for one in some]
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"{', '.join(names[:LISTED])}{more}"
+    base, *others = (_Compared(one.point.name, one.read[key], one.found[search]) for one in measured)
+    compared = [one for one in others if None not in (one.read.value, one.found.value)]
+    return output.sentence("tradeoff", metric=measure(key), ndcg=NDCG, base=base, compared=compared)
 
 
 def tradeoff_chart(measured: Sequence[MeasuredPoint], search: str, y_name: str) -> Markup:
@@ -240,7 +201,7 @@ def _ends(values: Sequence[DefendedValue]) -> tuple[float, float]:
 
 
 def write_results(
-    output: Path,
+    folder: Path,
     measured: Sequence[MeasuredPoint],
     facts: Mapping[str, Any],
     notes: Sequence[str],
@@ -249,7 +210,7 @@ def write_results(
     """Write the three files and print the table; return the summary sentence.
 
     Args:
-        output: The directory.
+        folder: The directory.
         measured: The undefended point first.
         facts: What was attacked and searched, for the page's header and the JSON.
         notes: Notes below the table.
@@ -271,8 +232,8 @@ def write_results(
     }
     points = [_plain(one, searches) for one in measured]
     values = {**facts, "sentence": summary, "searches": list(searches), "points": points}
-    write(output / NAME, page, [table], values)
-    print_values(table, terminal())
+    output.write(folder / NAME, page, [table], values)
+    output.print_values(table, output.terminal())
     return summary
 
 

@@ -31,8 +31,7 @@ from unembed.metrics.scoring import TextMetric, metric_of
 from unembed.metrics.statistics import Floats, Interval, Share, interval, resampled_sums, significance
 from unembed.reports.comparison.entries import Entry, grouped, setting_and_texts
 from unembed.reports.numbers import number
-from unembed.reports.results import as_scored
-from unembed.reports.wording import measure
+from unembed.reports.results import as_scored, measure
 
 TOLERANCE = 5e-3  # allowed difference between metrics.json and predictions.jsonl, below the precision of all tables
 
@@ -200,17 +199,23 @@ def text_difference(own: Sequence[Compared], reference: Sequence[Compared], key:
 
 def seed_difference(own: Sequence[Compared], reference: Sequence[Compared], key: str) -> Difference | None:
     """Welch's t-test, two-sided; None if a value is missing, or if neither side has varying values."""
-    from scipy.stats import ttest_ind
-
-    sides = [[value for one in runs if (value := one.values[key].value) is not None] for runs in (own, reference)]
-    if [*map(len, sides)] != [len(own), len(reference)] or all(len(set(side)) == 1 for side in sides):
-        return None
-    result = ttest_ind(*sides, equal_var=False)
-    if math.isnan(result.pvalue):
+    one, other = ([run.values[key].value for run in runs] for runs in (own, reference))
+    result = welch(one, other)
+    if result is None:
         return None
     low, high = result.confidence_interval(0.95)
-    difference = statistics.fmean(sides[0]) - statistics.fmean(sides[1])
+    difference = (Spread.of(one).mean or 0.0) - (Spread.of(other).mean or 0.0)
     return Difference(difference, Interval(float(low), float(high)), float(result.pvalue), over="seeds")
+
+
+def welch(one: Sequence[float | None], other: Sequence[float | None]) -> Any:
+    """Scipy's result of Welch's two-sided t-test; None if a value is missing, or if neither side has varying values."""
+    from scipy.stats import ttest_ind
+
+    if None in (*one, *other) or len(set(one)) == len(set(other)) == 1:
+        return None
+    result = ttest_ind(one, other, equal_var=False)
+    return None if math.isnan(result.pvalue) else result
 
 
 def better(key: str, difference: Difference) -> bool | None:
@@ -258,13 +263,15 @@ class Setting:
         return self.runs[0].entry.label + (f" and {more} more" if more else "")
 
     @property
-    def seeds(self) -> str:
-        """The seeds, and whether they are of training or test; empty for a single run."""
+    def distinct(self) -> str:
+        """What distinguishes it: of several runs first the seeds, and whether they are of training or test."""
+        entry = self.runs[0].entry
         if len(self.runs) == 1:
-            return ""
+            return entry.settings
         training, test = zip(*(one.entry.seeds for one in self.runs), strict=True)
         of, seeds = ("", training) if len(set(training)) > 1 else (" of the test", test)
-        return f"{len(self.runs)} seeds{of}: {', '.join(map(str, seeds))}"
+        listed = f"{len(self.runs)} seeds{of}: {', '.join(map(str, seeds))}"
+        return f"{listed}; {entry.apart}" if entry.apart else listed
 
     @property
     def mean(self) -> Compared:

@@ -41,16 +41,14 @@ from unembed.reports.comparison.entries import grouped, origin_config, read_entr
 from unembed.reports.comparison.measuring import Compared, MetricValue, compare
 from unembed.reports.comparison.tables import metric_cell
 from unembed.reports.numbers import DASH, number, shown
-from unembed.reports.output import Cell, Line, Table
-from unembed.reports.results import chosen
-from unembed.reports.wording import measure
+from unembed.reports.output import Cell, Line, Table, paragraphs
+from unembed.reports.results import chosen, measure
 from unembed.runs import layout as files
 from unembed.runs.files import read_config
 
 TRAINED = "trained."  # before a condition on the training of an evaluated run
 ABSENT = object()
 TRADE_OFF = "tradeoff.json"  # a sweep of defenses has no metrics.json of its own
-SHOWN = 8  # of the directories that no cell takes
 
 
 class Source(BaseModel):
@@ -265,17 +263,10 @@ def paper_table(layout: Layout, directories: Sequence[Directory]) -> Table:
         empty += not fitting
     if not used:
         raise InputError(_nothing_fits(layout, directories[0]))
-    over = [str(one.path) for one in directories if one.path not in used]
-    more = f" and {len(over) - SHOWN} more" if len(over) > SHOWN else ""
-    notes = (
-        f"{layout.source}. Below a value, its 95 % interval over the test texts, or ± the standard deviation over "
-        "seeds; then the paper's value.",
-        *layout.notes,
-        *([f"{empty} cells have no run among those given."] if empty else []),
-        *([f"In no cell: {', '.join(over[:SHOWN])}{more}."] if over else []),
-    )
+    unused = [str(one.path) for one in directories if one.path not in used]
+    notes = paragraphs("paper_notes", layout=layout, empty=empty, unused=unused)
     lines = tuple(Line(row, "", tuple(own)) for row, own in cells.items())
-    return Table(layout.title, ("", *layout.columns), lines, notes=notes)
+    return Table(layout.title, ("", *layout.columns), lines, notes=tuple(notes))
 
 
 def _cell(place: Place, fitting: Sequence[Directory]) -> Cell:

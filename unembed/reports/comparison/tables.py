@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from unembed.core.commands import command
 from unembed.core.errors import InputError
@@ -26,8 +26,8 @@ from unembed.reports.comparison.measuring import (
     settings,
 )
 from unembed.reports.numbers import DASH, interval, number, shown, signed
-from unembed.reports.output import Cell, Line, Table
-from unembed.reports.wording import measure
+from unembed.reports.output import Cell, Line, Table, paragraphs
+from unembed.reports.results import measure
 
 SMALLEST = 2000  # resamples: the smallest p value shown is 2 / 2000, for t-tests too
 
@@ -43,31 +43,12 @@ def tables(compared: Sequence[Compared], metrics: Sequence[str], resamples: int)
     defended = any(one.entry.choice("defense") not in ("none", "unknown") for one in compared)
     names = [name for name in _facts(compared[:1]) if name != "defense" or defended]
     columns = ("run", *names, *(measure(key).title for key in metrics))
-    lines = [
-        _line(one.runs, one.label, "; ".join(filter(None, (one.seeds, one.runs[0].entry.apart))), names, metrics)
-        if len(one.runs) > 1
-        else _line(one.runs, one.label, one.runs[0].entry.settings, names, metrics)
-        for one in found
-    ]
+    lines = [_line(one.runs, one.label, one.distinct, names, metrics) for one in found]
     baselines = _baselines(compared, metrics, names)
-    sizes = sorted({len(one.entry.results.recovered) for one in compared})
-    tested = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-    notes = [
-        f"Below a value, its 95 % interval over {tested} test texts: {resamples:,} bootstrap resamples of "
-        "the texts, percentiles; of exact matches, Wilson's. It does not tell how another training run would do.",
-    ]
-    if several:
-        notes.append(
-            "Of several seeds: the mean and, below it, ± the standard deviation over the seeds (n - 1); training time "
-            "and queries are means, too."
-        )
-    if baselines:
-        notes.append(
-            "Nearest neighbour: the training text with the closest vector. A run keeps its metrics and not its texts, "
-            f"so it has no bootstrap; {command('train', 'attack=nearest_neighbor')} makes a run with intervals of it."
-        )
-    warnings = tuple(_warnings(compared))
-    made = [Table("Runs side by side", columns, (*lines, *baselines), len(names), warnings, tuple(notes))]
+    sizes = [len(one.entry.results.recovered) for one in compared]
+    notes = paragraphs("runs_notes", sizes=sizes, resamples=resamples, several=several, baselines=baselines)
+    warnings = paragraphs("warnings", compared=compared, reference=compared[0].entry)
+    made = [Table("Runs side by side", columns, (*lines, *baselines), len(names), tuple(warnings), tuple(notes))]
     if several:
         by_seed = tuple(_line([one], one.entry.label, one.entry.settings, names, metrics) for one in several)
         made.append(Table("Seed by seed", columns, by_seed, len(names)))
@@ -110,22 +91,6 @@ def metric_cell(key: str, values: Sequence[MetricValue]) -> Cell:
     return Cell(shown(kind, spread.mean), (f"± {shown('score' if kind == 'percent' else kind, spread.deviation)}",))
 
 
-def _warnings(compared: Sequence[Compared]) -> list[str]:
-    reference, size = compared[0].entry.label, len(compared[0].entry.results.recovered)
-    cut = [(one.entry.label, number(one.entry.results.metrics, "partial")) for one in compared]
-    return [
-        f"CUT SHORT: a limit of queries ended {label} early for {texts:,.0f} of its texts."
-        for label, texts in cut
-        if texts is not None
-    ] + [
-        f"OTHER TEST TEXTS: {one.entry.label} was tested on {len(one.entry.results.recovered):,} texts, "
-        f"{reference} on {size:,}, and {one.common:,} are the same. Their metrics also differ because the "
-        "texts do, so there is no paired difference between them."
-        for one in compared[1:]
-        if not one.paired
-    ]
-
-
 def _baselines(compared: Sequence[Compared], metrics: Sequence[str], names: Sequence[str]) -> list[Line]:
     """A row for each distinct baseline: runs on the same vectors and texts share one."""
     lines: dict[tuple[Cell, ...], Line] = {}
@@ -155,22 +120,7 @@ def _difference_table(
         for one in others
     )
     tests = {found.over for one in others for found in one.differences.values() if found is not None}
-    notes = []
-    if "texts" in tests:
-        notes.append(
-            "Both attacks are resampled with the same texts (paired bootstrap), so the interval is narrower than those "
-            "of the values suggest. It is over the test texts alone and does not cover the seed: a training with "
-            "another seed may differ by more. Several seeds on both sides are tested over the seeds instead."
-        )
-    if "seeds" in tests:
-        notes.append(
-            "Over seeds: the difference of the means, with Welch's t-test and its 95 % interval, over trainings with "
-            "other seeds; few seeds make it wide."
-        )
-    notes.append(
-        "p: two-sided, of no difference, for each metric alone; coloured where it is below .05. Seeds of one setting "
-        "are not tested against each other."
-    )
+    notes = paragraphs("difference_notes", tests=tests)
     columns = ("run", *(measure(key).title for key in metrics))
     return Table(f"Difference to {reference.label}", columns, lines, notes=tuple(notes))
 
@@ -269,8 +219,7 @@ def _data(entry: Entry) -> str:
 # --------------------------------------------------------------------------------------------------------------- charts
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(NamedTuple):
     """A property of runs: its title, how to read it, and whether its axis is logarithmic."""
 
     title: str
