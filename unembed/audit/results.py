@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter
 from pydantic.json_schema import SkipJsonSchema
 
 from unembed.core.atomic_files import read_json
@@ -24,6 +24,7 @@ from unembed.core.examples import Span
 from unembed.metrics.calibration import Estimate
 from unembed.metrics.statistics import clustered, wilson
 from unembed.reports.numbers import interval, shown
+from unembed.runs.files import validated
 
 VALUES, VERSION = "audit.json", 1
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -345,11 +346,7 @@ def read_audit(path: Path) -> Audit:
     if version != VERSION:
         said = "it has no version" if version is None else f"its version is {version}"
         raise InputError(f"baseline={path}: {said}; version {VERSION} can be compared: run that audit again")
-    try:
-        return Audit.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"baseline={path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return validated(TypeAdapter(Audit), content, f"baseline={path}")
 
 
 def schema() -> str:

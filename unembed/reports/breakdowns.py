@@ -22,6 +22,8 @@ from unembed.runs import layout
 from unembed.runs.files import Row, read_object, validated
 
 _FEWEST = 20  # texts of each of two lengths, for a table of lengths
+_FACTS = ("texts", "skipped", "values", "candidates")  # of an attribute
+_OF_ATTRIBUTE = "{texts} texts ({skipped} without it), {values} values of {candidates}, the commonest {majority}"
 
 
 def is_of_language(key: str) -> bool:
@@ -97,31 +99,21 @@ def _share(part: int, total: int) -> Cell:
 
 def attribute_table(metrics: Mapping[str, object]) -> Table | None:
     """One line per attribute in ``metrics``, followed by one line per source of the guess; None without attributes."""
-    names = [
-        key.removeprefix(PREFIX).removesuffix("/texts")
-        for key in metrics
-        if key.startswith(PREFIX) and key.endswith("/texts")
-    ]
-    if not names:
+    keys = [key.removesuffix("/texts") for key in metrics if key.startswith(PREFIX) and key.endswith("/texts")]
+    if not keys:
         return None
     tops = (re.fullmatch(rf"{PREFIX}.*/reconstructed_top(\d+)", key) for key in metrics)
-    k = next((top[1] for top in tops if top and top[1] != "1"), "")
+    k = next((top[1] for top in tops if top and top[1] != "1"), None)
     lines = []
-    for name in names:
-        key = f"{PREFIX}{name}"
-        texts, skipped, values, candidates = (
-            shown("count", metrics.get(f"{key}/{fact}")) for fact in ("texts", "skipped", "values", "candidates")
-        )
+    for key in keys:
+        facts = {fact: shown("count", metrics.get(f"{key}/{fact}")) for fact in _FACTS}
         majority = shown("percent", metrics.get(f"{key}/majority"))
-        facts = f"{texts} texts ({skipped} without it), {values} values of {candidates}, the commonest {majority}"
-        lines.append(Line(name, facts, ()))
+        lines.append(Line(key.removeprefix(PREFIX), _OF_ATTRIBUTE.format(**facts, majority=majority), ()))
         for source, title in SOURCES.items():
-            macro_accuracy, accuracy, top_k = (
-                shown("percent", metrics.get(f"{key}/{source}_{kind}")) for kind in ("macro", "top1", f"top{k}")
-            )
+            kinds = ("macro", "top1", *([f"top{k}"] if k else []))
+            cells = [shown("percent", metrics.get(f"{key}/{source}_{kind}")) for kind in kinds]
             if (error := number(metrics, f"{key}/{source}_standard_error")) is not None:
-                accuracy = f"{accuracy} ± {error:.1f}"
-            cells = (macro_accuracy, accuracy, top_k) if k else (macro_accuracy, accuracy)
+                cells[1] += f" ± {error:.1f}"
             lines.append(Line("", title, tuple(map(Cell, cells))))
     columns = ("Attribute, guessed from", "Macro accuracy", "Accuracy ± s.e.")
     note = (
@@ -152,17 +144,10 @@ class _Bin(BaseModel):
         return f"{low}+" if low < 1000 else f"{low // 1000}k+" if low < 10**6 else f"{low // 10**6}M+"
 
 
-class _Analyses(BaseModel):
-    word_frequency: list[_Bin] = []
-
-
 def frequency_charts(analyses: Mapping[str, Any] | None) -> list[Chart]:
-    """Recovered words by their frequency in the training text (Morris et al. 2023, figure 6); empty without analyses.
-
-    Raises:
-        InputError: The analyses have another form.
-    """
-    bins = validated(TypeAdapter(_Analyses), analyses or {}, layout.ANALYSES).word_frequency
+    """Recovered words by their count in the training text (Morris et al. 2023, figure 6); empty without analyses."""
+    listed = (analyses or {}).get("word_frequency", [])
+    bins = validated(TypeAdapter(dict[str, list[_Bin]]), {"word_frequency": listed}, layout.ANALYSES)["word_frequency"]
     if not bins:
         return []
     groups = [Bars(one.label, f"{one.occurrences:,}", [100 * one.recovered / one.occurrences]) for one in bins]
@@ -189,11 +174,7 @@ class _Thresholds(BaseModel):
 
 
 def threshold_charts(run_dir: Path) -> list[Chart]:
-    """Precision against recall of a classifier at other thresholds; empty if the run has none.
-
-    Raises:
-        InputError: The file is invalid.
-    """
+    """Precision against recall of a classifier at other thresholds; empty if the run has none."""
     path = run_dir / layout.ARTIFACTS / "threshold.json"
     if not path.exists():
         return []
@@ -237,12 +218,10 @@ def token_charts(rows: Sequence[Row]) -> list[Chart]:
     if placed:
         lengths = list(placed)
         some = lengths[:: max(1, len(lengths) // (COLOURS - 1))][: COLOURS - 1]
-        series = [
-            Series(
-                f"{n} tokens", [(float(place), one.rate or 0.0) for place, one in enumerate(placed[n], 1)], dots=True
-            )
-            for n in sorted({*some, lengths[-1]})
-        ]
+        series = []
+        for length in sorted({*some, lengths[-1]}):
+            points = [(float(place), one.rate or 0.0) for place, one in enumerate(placed[length], 1)]
+            series.append(Series(f"{length} tokens", points, dots=True))
         chart = line_chart("Tokens recovered by place", series, "place in the input", from_zero=True)
         charts.append(("By place", chart, "Percent of the tokens at each place that came back."))
     costs = [row.cost for row in inverted if row.cost is not None]

@@ -25,44 +25,45 @@ from unembed.runs import layout
 from unembed.runs.files import read_lines, read_object, validated
 
 HYPOTHESES = "hypotheses.json"
-# Columns of the table: metric, title, format.
-COLUMNS = (
-    ("bleu", "BLEU", "score"),
-    ("bleu_sentence", "BLEU, sentence", "score"),
-    ("rouge1", "ROUGE-1", "score"),
-    ("rougeL", "ROUGE-L", "score"),
-    ("token_f1", "Word F1", "percent"),
-    ("token_set_f1", "Token-set F1", "percent"),
-    ("exact_match", "Exact match", "percent"),
-    ("cosine", "Cosine", "cosine"),
-    ("tokens_prediction", "Tokens", "score"),
-    ("queries", "Queries a text", "score"),
-    ("seconds", "Seconds a text", "moment"),
-)
+# Columns of the table: title, format.
+COLUMNS = {
+    "bleu": ("BLEU", "score"),
+    "bleu_sentence": ("BLEU, sentence", "score"),
+    "rouge1": ("ROUGE-1", "score"),
+    "rougeL": ("ROUGE-L", "score"),
+    "token_f1": ("Word F1", "percent"),
+    "token_set_f1": ("Token-set F1", "percent"),
+    "exact_match": ("Exact match", "percent"),
+    "cosine": ("Cosine", "cosine"),
+    "tokens_prediction": ("Tokens", "score"),
+    "queries": ("Queries a text", "score"),
+    "seconds": ("Seconds a text", "moment"),
+}
 _COSTS = ("tokens_prediction", "queries", "seconds")  # never coloured
+_CURVES = (
+    ("BLEU by step", "step", "bleu", "correction steps", "Step 0 is the initial hypothesis."),
+    ("Exact match by queries", "queries", "exact_match", "queries a text", "Percent of the texts, a dot a step."),
+    ("BLEU by time", "seconds", "bleu", "seconds a text, power of ten", "Of the whole attack on this machine."),
+)
 
 # Finite numbers, which a chart can show.
 _Number = Annotated[float, Field(ge=-1e150, le=1e150, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=-(2**53), le=2**53)]
 
 
-class StepScores(BaseModel):
-    """One beam width and step of corrections.json; ``partial`` texts whose search was cut short."""
+class StepScores(BaseModel, extra="allow"):
+    """A beam width and step of corrections.json, with the metrics of ``COLUMNS``; ``partial`` texts were cut short."""
 
+    __pydantic_extra__: dict[str, _Number | None]
     beams: _Count
     step: _Count
-    bleu: _Number | None
-    bleu_sentence: _Number | None
-    rouge1: _Number | None
-    rougeL: _Number | None  # noqa: N815  # the key of corrections.json
-    token_set_f1: _Number | None
-    tokens_prediction: _Number | None
-    token_f1: _Number
-    exact_match: _Number
-    cosine: _Number | None
     queries: _Number
     seconds: _Number
     partial: _Count = 0
+
+    def value(self, name: str) -> float | None:
+        value: float | None = getattr(self, name, None)
+        return value
 
 
 class Corrections(BaseModel):
@@ -88,10 +89,6 @@ class Corrected(BaseModel):
     beams: int
     reference: str
     rounds: list[CorrectedRound] = Field(min_length=1)
-
-    @property
-    def changed(self) -> bool:
-        return self.rounds[-1].text != self.rounds[0].text
 
     @property
     def gain(self) -> float:
@@ -123,30 +120,21 @@ def correction(results: Results) -> Markup | None:
     path = results.directory / layout.CORRECTIONS
     if not path.exists():
         return None
-    found = validated(TypeAdapter(Corrections), read_object(path), path)
+    content = validated(TypeAdapter(Corrections), read_object(path), path)
     chosen = story(read_lines(results.directory / layout.CORRECTION_ROUNDS, Corrected))
-    return macro(
-        "correction",
-        charts=correction_curves(found.table),
-        table=correction_table(found),
-        story=chosen,
-        steps=None if chosen is None else story_table(chosen),
-    )
+    steps = None if chosen is None else story_table(chosen)
+    charts, table = correction_curves(content.table), correction_table(content)
+    return macro("correction", charts=charts, table=table, story=chosen, steps=steps)
 
 
 def correction_curves(table: Sequence[StepScores]) -> list[Chart]:
     """BLEU by step, exact match by queries, BLEU by time; one curve per beam width."""
-    beam_widths = sorted({row.beams for row in table})[:COLOURS]
     curves = []
-    for title, x_name, y_name, x_label, note in (
-        ("BLEU by step", "step", "bleu", "correction steps", "Step 0 is the initial hypothesis."),
-        ("Exact match by queries", "queries", "exact_match", "queries a text", "Percent of the texts, a dot a step."),
-        ("BLEU by time", "seconds", "bleu", "seconds a text, power of ten", "Of the whole attack on this machine."),
-    ):
+    for title, x_name, y_name, x_label, note in _CURVES:
         series = []
-        for beams in beam_widths:
-            points = [(getattr(row, x_name), getattr(row, y_name)) for row in table if row.beams == beams]
-            known = [(float(x), float(y)) for x, y in points if y is not None]
+        for beams in sorted({row.beams for row in table})[:COLOURS]:
+            points = [(row.value(x_name), row.value(y_name)) for row in table if row.beams == beams]
+            known = [(float(x), float(y)) for x, y in points if x is not None and y is not None]
             if x_name == "seconds":  # a wide beam takes a hundred times as long as the initial hypothesis
                 known = [(math.log10(x), y) for x, y in known if x > 0]
             if known:
@@ -156,32 +144,31 @@ def correction_curves(table: Sequence[StepScores]) -> list[Chart]:
     return curves
 
 
-def correction_table(found: Corrections) -> Table:
+def correction_table(content: Corrections) -> Table:
     """One row per beam width and step; values that differ from the previous row are coloured."""
     lines = []
     before: StepScores | None = None
-    for row in found.table:
+    for row in content.table:
         cells = []
-        for name, _, kind in COLUMNS:
-            value = getattr(row, name)
-            last = None if before is None or before.beams != row.beams else getattr(before, name)
-            moved = name not in _COSTS and None not in (value, last)
-            moved = moved and shown(kind, last) != shown(kind, value)
-            cells.append(Cell(shown(kind, value), gain=value > last if moved else None))
+        for name, (_, kind) in COLUMNS.items():
+            value = row.value(name)
+            last = None if before is None or before.beams != row.beams or name in _COSTS else before.value(name)
+            moved = value is not None and last is not None and shown(kind, last) != shown(kind, value)
+            cells.append(Cell(shown(kind, value), gain=(value or 0.0) > (last or 0.0) if moved else None))
         cut = f"{row.partial:,} cut short" if row.partial else ""
         lines.append(Line(f"{counted(row.beams, 'beam')}, {counted(row.step, 'step')}", cut, tuple(cells)))
         before = row
     note = (
-        f"Means over {found.examples:,} texts, but BLEU is that of the corpus. Coloured: other than a line before. "
+        f"Means over {content.examples:,} texts, but BLEU is that of the corpus. Coloured: other than a line before. "
         "Queries are distinct texts that were embedded for a target."
     )
-    return Table("", ("Correction", *(title for _, title, _ in COLUMNS)), tuple(lines), notes=(note,))
+    return Table("", ("Correction", *(title for title, _ in COLUMNS.values())), tuple(lines), notes=(note,))
 
 
 def story(paths: Sequence[Corrected]) -> Corrected | None:
     """Among the texts changed by the widest search, the one with the median gain in cosine; None if there is none."""
     widest = max((path.beams for path in paths), default=0)
-    changed = [path for path in paths if path.beams == widest and path.changed]
+    changed = [path for path in paths if path.beams == widest and path.rounds[-1].text != path.rounds[0].text]
     return sorted(changed, key=lambda path: (path.gain, path.index))[len(changed) // 2] if changed else None
 
 
@@ -199,19 +186,14 @@ def story_table(chosen: Corrected) -> Table:
 
 
 def hypothesis_charts(directory: Path) -> list[Chart]:
-    """A histogram per set of a corrector's training hypotheses, by their cosine (Morris et al. 2023, figure 4).
-
-    Raises:
-        InputError: The file is broken.
-    """
+    """A histogram per set of a corrector's training hypotheses, by their cosine (Morris et al. 2023, figure 4)."""
     path = directory / layout.ARTIFACTS / HYPOTHESES
     charts = []
     for name, content in (read_json(path) if path.exists() else {}).items():
-        hypotheses = validated(TypeAdapter(HypothesisCosines), content, f"{path}: {name}")
-        if any(hypotheses.cosines):
-            title = f"Cosine of hypotheses, {name}"
-            chart = counted_histogram(title, hypotheses.cosines, hypotheses.edges, "cosine")
-            count, right = sum(hypotheses.cosines), 100 * hypotheses.exact
+        one = validated(TypeAdapter(HypothesisCosines), content, f"{path}: {name}")
+        if any(one.cosines):
+            chart = counted_histogram(f"Cosine of hypotheses, {name}", one.cosines, one.edges, "cosine")
+            count, right = sum(one.cosines), 100 * one.exact
             note = f"{count:,} hypotheses by their cosine with the target; {right:.1f} % right."
             charts.append((f"{name[:1].upper()}{name[1:]}", chart, note))
     return charts

@@ -235,21 +235,19 @@ class Tile:
 
     Attributes:
         title: Name of the number.
-        value: Formatted value; None if unknown.
+        value: Formatted value.
         note: Text below it.
         width: Filled part of the gauge in percent; None for no gauge.
         tick: Position of a mark on the gauge.
-        reach: Start and length of an interval on the gauge.
         explanation: Tooltip.
     """
 
     title: str
-    value: str | None
+    value: str
     note: str
-    width: float | None = None
-    tick: float | None = None
-    reach: tuple[float, float] | None = None
-    explanation: str = ""
+    width: float | None
+    tick: float | None
+    explanation: str
 
 
 def write_page(path: Path, **values: Any) -> None:

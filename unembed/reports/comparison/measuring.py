@@ -169,8 +169,8 @@ def _resampled(measured: Mapping[str, Measured[Scored]], resamples: int, seed: i
         return {}
     sums = resampled_sums(np.hstack([one.parts for one in measured.values()]), resamples, seed)
     ends = np.cumsum([one.parts.shape[1] for one in measured.values()])[:-1]
-    columns = np.split(sums, ends, axis=1)
-    return {key: one.metric.combine(own) for (key, one), own in zip(measured.items(), columns, strict=True)}
+    columns = zip(measured.items(), np.split(sums, ends, axis=1), strict=True)
+    return {key: one.metric.combine(own) for (key, one), own in columns}
 
 
 def baseline_values(metrics: Mapping[str, Any], keys: Sequence[str]) -> dict[str, MetricValue]:
@@ -236,7 +236,7 @@ class Spread:
     def of(cls, values: Sequence[float | None]) -> Spread:
         """Mean and standard deviation; both None if a value is missing."""
         known = [value for value in values if value is not None]
-        if len(known) < len(values):
+        if not known or len(known) < len(values):
             return cls(None)
         return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
 

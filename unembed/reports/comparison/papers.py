@@ -286,7 +286,7 @@ def _cell(place: Place, fitting: Sequence[Directory]) -> Cell:
                 f"layout: row {place.row!r}, column {place.column!r}: {fitting[0].path} and {fitting[1].path} both "
                 "belong there, and differ in more than the seed; leave one of them out"
             )
-        cell = metric_cell(metric, values) if values else Cell(DASH)
+        cell = metric_cell(metric, values)
     if place.paper is None:
         return cell
     return Cell(cell.text, (*cell.below, f"paper {shown(measure(metric).kind, place.paper)}"))

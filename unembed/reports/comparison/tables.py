@@ -80,15 +80,15 @@ def _facts(runs: Sequence[Compared]) -> dict[str, str]:
 
 
 def metric_cell(key: str, values: Sequence[MetricValue]) -> Cell:
-    """A value with its interval below; of several seeds, their mean with the standard deviation below."""
-    kind = measure(key).kind
-    if len(values) == 1:
-        ends = values[0].interval
-        return Cell(shown(kind, values[0].value), () if ends is None else (interval(kind, ends),))
-    spread = Spread.of([one.value for one in values])
-    if spread.deviation is None:
-        return Cell(shown(kind, spread.mean))
-    return Cell(shown(kind, spread.mean), (f"± {shown('score' if kind == 'percent' else kind, spread.deviation)}",))
+    """A value with its interval below; of several seeds, their mean with the standard deviation below; or a dash."""
+    kind, spread = measure(key).kind, Spread.of([one.value for one in values])
+    if len(values) == 1 and values[0].interval is not None:
+        below = [interval(kind, values[0].interval)]
+    elif spread.deviation is not None:
+        below = [f"± {shown('score' if kind == 'percent' else kind, spread.deviation)}"]
+    else:
+        below = []
+    return Cell(shown(kind, spread.mean), tuple(below))
 
 
 def _baselines(compared: Sequence[Compared], metrics: Sequence[str], names: Sequence[str]) -> list[Line]:
@@ -145,11 +145,7 @@ def p_value(p: float, resamples: int) -> str:
 
 
 def check_grid(entries: Sequence[Entry]) -> None:
-    """Check, before resampling, that each run has at most one entry per data set.
-
-    Raises:
-        InputError: Two entries belong in the same cell.
-    """
+    """Check, before resampling, that each run has at most one entry per data set."""
     first: dict[tuple[Path, str], Entry] = {}
     for entry in entries:
         other = first.setdefault((_trained(entry), _data(entry)), entry)
@@ -170,9 +166,7 @@ def grids(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Table]:
     tests: dict[Path, dict[str, Compared]] = {}
     for one in compared:
         tests.setdefault(_trained(one.entry), {})[_data(one.entry)] = one
-
-    def first(run: Path) -> Entry:
-        return next(iter(tests[run].values())).entry
+    first = {run: next(iter(own.values())).entry for run, own in tests.items()}
 
     def shared(run: Path) -> object:
         """What seeds of one setting share: settings and texts of each test; None if unknown."""
@@ -180,25 +174,24 @@ def grids(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Table]:
         return None if None in own.values() else own
 
     def line(runs: Sequence[Path], key: str) -> Line:
-        title, below = runs[0].name, f"{first(runs[0]).choice('attack')}, {first(runs[0]).embedder}"
+        title, below = runs[0].name, f"{first[runs[0]].choice('attack')}, {first[runs[0]].embedder}"
         if len(runs) > 1:
             title += f" and {len(runs) - 1} more"
-            below += f", {len(runs)} seeds: {', '.join(str(first(run).seeds[0]) for run in runs)}"
+            below += f", {len(runs)} seeds: {', '.join(str(first[run].seeds[0]) for run in runs)}"
         columns = ([tests[run][name].values[key] for run in runs if name in tests[run]] for name in data)
-        return Line(title, below, tuple(metric_cell(key, values) if values else Cell(DASH) for values in columns))
+        return Line(title, below, tuple(metric_cell(key, values) for values in columns))
 
-    groups = grouped([*tests], shared, lambda run: first(run).seeds[0])
+    groups = grouped([*tests], shared, lambda run: first[run].seeds[0])
+    several = [run for runs in groups if len(runs) > 1 for run in runs]
     notes = ["Values of two columns also differ because the texts do."]
-    if len(groups) < len(tests):
+    if several:
         notes.append("Of several seeds: the mean and, below it, ± the standard deviation over the seeds (n - 1).")
     made = []
     for key in metrics:
-        title = f"{measure(key).title} by data"
-        lines = tuple(line(runs, key) for runs in groups)
-        made.append(Table(title, ("run", *data), lines, notes=tuple(notes)))
-        if len(groups) < len(tests):
-            lines = tuple(line([run], key) for runs in groups if len(runs) > 1 for run in runs)
-            made.append(Table(f"{title}, seed by seed", ("run", *data), lines))
+        title, columns = f"{measure(key).title} by data", ("run", *data)
+        made.append(Table(title, columns, tuple(line(runs, key) for runs in groups), notes=tuple(notes)))
+        if several:
+            made.append(Table(f"{title}, seed by seed", columns, tuple(line([run], key) for run in several)))
     return made
 
 
