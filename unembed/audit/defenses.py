@@ -34,13 +34,8 @@ NEAREST = 10
 
 @dataclass(frozen=True, slots=True)
 class DefendedRows:
-    """Rows of the store under one defense.
-
-    Attributes:
-        defense: The defense, fitted; None for the undefended rows.
-        changed: Defended vectors, (n, k).
-        neighbours: Share of nearest neighbours kept; see ``neighbours_kept``.
-        received: As the attack receives them, filled with zeros, (n, d); None if they are longer than it accepts.
+    """Rows of the store under one defense, fitted, or None: its vectors (n, k), and ``received`` by the attack, filled
+    with zeros (n, d), or None if they are longer than it accepts; ``neighbours``: see ``neighbours_kept``.
     """
 
     defense: Defense | None
@@ -97,11 +92,7 @@ class Trials:
 
 
 def prepare(defenses: Mapping[str, Defense], sample: Sample, truths: Mapping[int, Truth], limit: int) -> Trials:
-    """Apply each defense to the same rows: those with known true text if there are any, else evenly sampled ones.
-
-    Raises:
-        InputError: A defense cannot be fitted to these rows, or removes all of a vector; names the defense.
-    """
+    """Apply each defense to the same rows: those with known true text if there are any, else evenly sampled ones."""
     known = [row for row, place in enumerate(sample.positions) if place in truths]
     chosen = list(evenly(known or list(range(len(sample.positions))), limit))
     positions = [sample.positions[row] for row in chosen]

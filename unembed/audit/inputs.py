@@ -34,10 +34,6 @@ def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
 
     A row names its vector by ``index`` (position, from 0) or ``id`` (the store's); without either, the
     texts are assigned to the vectors in order. ``spans`` and ``language`` of a row are read too.
-
-    Raises:
-        InputError: The file cannot be read, the store lacks an id, a vector has two texts, or texts in order are not as
-            many as the vectors.
     """
     file = existing(name, "texts")
     ordered = 0
@@ -76,11 +72,7 @@ def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
 
 
 def stored_truths(texts: str, store: VectorStore, positions: Sequence[int]) -> tuple[dict[int, Truth], list[str]]:
-    """The texts that the store holds beside the vectors at these positions; and warnings.
-
-    Raises:
-        InputError: The store holds vectors alone, has no such field, or no text in these rows.
-    """
+    """The texts that the store holds beside the vectors at these positions; and warnings."""
     wanted = texts.partition(":")[2] or None
     field, found = stored_texts(store, positions, wanted)
     warnings = []
@@ -94,11 +86,7 @@ def stored_truths(texts: str, store: VectorStore, positions: Sequence[int]) -> t
 def check_truths(
     truths: Mapping[int, Truth], sample: Sample, embedder: CachedEmbedder, config: DictConfig, trusted: bool
 ) -> tuple[dict[int, Truth], list[str]]:
-    """The true texts whole or cut like the run's texts, whichever matches the vectors better; and warnings.
-
-    Raises:
-        InputError: The texts do not belong to the vectors, and are not ``trusted``.
-    """
+    """The true texts whole or cut like the run's texts, whichever matches the vectors better; and warnings."""
     places = [place for place in sample.positions if place in truths]
     rows_of = {place: row for row, place in enumerate(sample.positions)}
     vectors = sample.vectors[[rows_of[place] for place in places]]

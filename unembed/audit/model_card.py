@@ -96,9 +96,6 @@ def calibration(evaluations: Sequence[Path]) -> list[Scored]:
 
     The source of a text is its attribute ``source`` (``datamodule.attributes=[source]``), else the name of the
     evaluation's directory.
-
-    Raises:
-        InputError: predictions.jsonl cannot be read, or a source is no short name.
     """
     return [scores for directory in evaluations for scores in _of(directory)]
 

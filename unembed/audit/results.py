@@ -334,11 +334,7 @@ class Audit(_Part):
 
 
 def read_audit(path: Path) -> Audit:
-    """Read audit.json of an earlier audit.
-
-    Raises:
-        InputError: Missing, not an audit, or of a version that is not known; names the key ``baseline``.
-    """
+    """Read audit.json of an earlier audit."""
     if not path.is_file():
         raise InputError(f"baseline={path}: no such file; give the audit.json of an earlier audit")
     content = read_json(path)

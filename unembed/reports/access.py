@@ -122,10 +122,6 @@ def write_access_table(directories: Sequence[Path], output: Path, resamples: int
 
     Returns:
         The files.
-
-    Raises:
-        InputError: None declares a cell; a declaration is wrong; runs were tested on different texts; two are of the
-            same cell; or a file is damaged.
     """
     declared = {path: node for path in directories if (node := _declared(path)) is not None}
     needed = (layout.METRICS, layout.PREDICTIONS)

@@ -112,11 +112,7 @@ class HypothesisCosines(BaseModel):
 
 
 def correction(results: Results) -> Markup | None:
-    """The section: results and cost of each correction step, and the rounds of one text; None without corrections.
-
-    Raises:
-        InputError: A file is missing or broken.
-    """
+    """The section: results and cost of each correction step, and the rounds of one text; None without corrections."""
     path = results.directory / layout.CORRECTIONS
     if not path.exists():
         return None

@@ -173,9 +173,6 @@ def look_up(ways: Sequence[Comparison], store: Tensor, rate: float, by_store: bo
         rate: Of false positives, 0 to 1.
         by_store: Whether the store's rows are references, too: each is compared with the others, as if it were not
             there. Of the two thresholds the larger one is taken.
-
-    Raises:
-        ValueError: Too few references for this rate.
     """
     tried = [(nearest(way.candidates, store), nearest(way.references, store), way) for way in ways]
     found, known, way = max(tried, key=lambda one: np.concatenate([one[0].cosines, one[1].cosines]).mean())
@@ -206,11 +203,7 @@ def fit_to_store(defense: Defense, store: Tensor) -> bool:
 
 
 def read_texts(name: str, key: str) -> dict[int, str]:
-    """The texts of a file by line number; blank ones are left out.
-
-    Raises:
-        InputError: The file cannot be read, or holds no text; the message names ``key`` or the line.
-    """
+    """The texts of a file by line number; blank ones are left out."""
     file, texts = existing(name, key), {}
     for line, row in rows(file, "text"):
         example = Fields().example(row, f"{file}:{line}")

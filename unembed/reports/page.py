@@ -9,10 +9,10 @@ that returns nothing is left out.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
@@ -73,11 +73,7 @@ _WORDS = ((1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 50), (51, None))  
 
 
 def write_report(run_dir: Path) -> Path:
-    """Write ``run_dir/report.html`` and return its path.
-
-    Raises:
-        InputError: A file of the run directory is missing or invalid.
-    """
+    """Write ``run_dir/report.html`` and return its path."""
     results = read_results(run_dir)
     with knowing(results.described):
         sections = [(one.anchor, one.title, html) for one in SECTIONS if (html := one.html(results))]
@@ -95,11 +91,7 @@ def write_report(run_dir: Path) -> Path:
 
 
 def print_summary(run_dir: Path, console: Console | None = None) -> None:
-    """Print the metrics beside the nearest neighbour's, five recovered texts, and the path of the report.
-
-    Raises:
-        InputError: A file of the run directory is missing or invalid.
-    """
+    """Print the metrics beside the nearest neighbour's, five recovered texts, and the path of the report."""
     from rich.table import Table
 
     console = console or terminal()
@@ -246,7 +238,7 @@ def closeness(results: Results) -> Markup:
     name = "BLEU" if results.ordered_words else "words recovered"
     charts: list[Chart] = []
     if known:
-        lines = [("this run", math.fsum(cosines) / len(cosines))]
+        lines = [("this run", fmean(cosines))]
         neighbour = number(results.baseline, "cosine")
         if neighbour is not None:
             lines.append(("nearest neighbour", neighbour))
@@ -268,7 +260,7 @@ def _quality_by_length(results: Results) -> list[Bars]:
     for low, high in _WORDS:
         chosen = [one for one in results.recovered if low <= max(1, one.words) <= (high or one.words)]
         if chosen:
-            heights: list[float | None] = [math.fsum(one.quality for one in chosen) / len(chosen)]
+            heights: list[float | None] = [fmean(one.quality for one in chosen)]
             if results.ordered_words:
                 heights.append(100 * sum(one.exact for one in chosen) / len(chosen))
             label = f"{low}+" if high is None else f"{low}–{high}"  # noqa: RUF001

@@ -140,11 +140,7 @@ def chosen(config: Mapping[str, Any], group: str) -> Any:
 
 
 def read_results(run_dir: Path) -> Results:
-    """Read a run directory.
-
-    Raises:
-        InputError: A file is invalid, or is missing and not optional; names it, and the line.
-    """
+    """Read a run directory."""
     config_text, config = read_config(run_dir / layout.CONFIG)
     if changed := changed_values(run_dir):
         config = with_changes(config, run_dir)
@@ -246,10 +242,6 @@ MEASURES = (
     Description("seconds", "Time", "Time spent on these texts, training apart.", None, "seconds"),
 )
 _BY_KEY = {measure.key: measure for measure in MEASURES}
-_BY_LABEL = "entity_recovery/"
-_TRANSLATED = "translated/"
-_OF_LENGTH, _CLAIMED_OF_LENGTH, _OF_LABEL = "token_exact/", "claimed/", "token_labelled/"
-
 
 # Descriptions of the user's own metrics in the run that is shown.
 _own: contextvars.ContextVar[tuple[Description, ...]] = contextvars.ContextVar("own", default=())
@@ -272,19 +264,20 @@ def own_keys() -> list[str]:
 
 def measure(key: str) -> Description:
     """The description of a metric; an unknown key gets its own name and no explanation."""
-    if key.startswith(_BY_LABEL):
-        return EntityRecovery(key.removeprefix(_BY_LABEL)).description
-    if key.startswith(_OF_LENGTH):
-        title = f"Inputs recovered, of {key.removeprefix(_OF_LENGTH)} tokens"
+    family, _, rest = key.partition("/")
+    if rest and family == "entity_recovery":
+        return EntityRecovery(rest).description
+    if rest and family == "token_exact":
+        title = f"Inputs recovered, of {rest} tokens"
         return Description(key, title, "The same share of the inputs of this length.", secondary=True)
-    if key.startswith(_CLAIMED_OF_LENGTH) and (length := key.removeprefix(_CLAIMED_OF_LENGTH)).isdigit():
-        return Claimed(int(length)).description
-    if key.startswith(_OF_LABEL):
-        return TokenLabelled(key.removeprefix(_OF_LABEL)).description
-    if key.startswith(_TRANSLATED) and (base := measure(key.removeprefix(_TRANSLATED))).explanation:
-        said = "The same, of predictions translated into the texts' language."
-        return replace(base, key=key, title=f"{base.title}, translated", explanation=said)
-    if key.startswith(BY_LENGTH) and (base := measure(key.split("/")[1])).explanation:
+    if family == "claimed" and rest.isdigit():
+        return Claimed(int(rest)).description
+    if rest and family == "token_labelled":
+        return TokenLabelled(rest).description
+    if family == "translated" and (base := measure(rest)).explanation:
+        text = "The same, of predictions translated into the texts' language."
+        return replace(base, key=key, title=f"{base.title}, translated", explanation=text)
+    if key.startswith(BY_LENGTH) and (base := measure(rest.partition("/")[0])).explanation:
         length = key.rpartition("/")[2]
         title = f"{base.title}, {f'up to {length} tokens' if length.isdigit() else 'longer texts'}"
         return replace(base, key=key, title=title, explanation="The same, of the texts of this length.")

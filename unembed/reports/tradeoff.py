@@ -242,9 +242,6 @@ class Bench:
         training: The attack's training data: held-out documents that are also training texts are not attacked, and the
             others are cut like the training texts.
         models: Additional models for scoring.
-
-    Raises:
-        InputError: No document is left to attack.
     """
 
     def __init__(

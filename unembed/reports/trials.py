@@ -55,11 +55,7 @@ def summary(values: Sequence[float | None]) -> Summary:
 
 
 def find(directory: Path, key: str) -> Path:
-    """The evaluation that ``directory`` names: itself, or the newest evaluation with trials if it is a run.
-
-    Raises:
-        InputError: There is none; ``key`` is the setting that named the directory.
-    """
+    """The evaluation that ``directory`` names: itself, or the newest evaluation with trials if it is a run."""
     if not directory.is_dir():
         raise InputError(f"{key}={directory}: there is no such directory")
     if (directory / TRIALS).is_file():

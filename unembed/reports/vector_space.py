@@ -110,11 +110,7 @@ def keep_space(run: Path, session: Session, vectors: Tensor | None) -> None:
 
 
 def read_space(run: Path, session: Session) -> Space | None:
-    """The statistics of a run's vectors; None if it has none, or those of another embedder or defense.
-
-    Raises:
-        InputError: The file is damaged.
-    """
+    """The statistics of a run's vectors; None if it has none, or those of another embedder or defense."""
     from safetensors import SafetensorError, safe_open
 
     path = run / ARTIFACTS / FILE
@@ -142,11 +138,7 @@ def _about(session: Session) -> dict[str, str]:
 
 @contextmanager
 def dimension_explained(space: Space | None, session: Session) -> Iterator[None]:
-    """Add to an error about the dimension of vectors what they seem to be.
-
-    Raises:
-        InputError: In place of the DimensionError.
-    """
+    """Add to an error about the dimension of vectors what they seem to be."""
     try:
         yield
     except DimensionError as error:

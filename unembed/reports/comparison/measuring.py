@@ -83,11 +83,7 @@ class Compared:
 
 
 def compare(entries: Sequence[Entry], metrics: Sequence[str], resamples: int, seed: int) -> list[Compared]:
-    """Measure all entries; the first is the reference.
-
-    Raises:
-        InputError: An unknown metric, or predictions that do not reproduce metrics.json; raised before resampling.
-    """
+    """Measure all entries; the first is the reference."""
     known = {key for entry in entries for key in entry.results.metrics}
     for name in metrics:
         if name not in known:
@@ -144,11 +140,7 @@ def _measured(entry: Entry, metrics: Sequence[str]) -> dict[str, Measured[Scored
 
 
 def _own_metrics(entry: Entry, keys: Sequence[str]) -> dict[str, TextMetric]:
-    """The user's own metrics of a run, rebuilt from its config.yaml; if none of ``keys`` is one, nothing is imported.
-
-    Raises:
-        InputError: The run names a class that is neither ours nor trusted, or does not exist.
-    """
+    """The user's own metrics of a run, rebuilt from its config.yaml; if none of ``keys`` is one, nothing is imported."""
     if not any(one.key in keys for one in entry.results.described):
         return {}
     from hydra.utils import instantiate

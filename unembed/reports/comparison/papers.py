@@ -131,9 +131,6 @@ def read_layout(name: str, folder: Path) -> Layout:
     Args:
         name: The layout.
         folder: The papers' files.
-
-    Raises:
-        InputError: There is none of that name; or the file is not YAML, or has a key or value that a layout has not.
     """
     if name.endswith(".yaml"):
         if not Path(name).is_file():
@@ -199,12 +196,11 @@ class Directory:
             content: Any = read_json(path) if path.is_file() else {}
             if source.table is not None:
                 rows = value_at(content, source.table)
-                listed = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
                 wanted = source.select.items()
+                listed = rows if isinstance(rows, list) else []
                 content = next((row for row in listed if all(value_at(row, key) == one for key, one in wanted)), {})
-            inner, _, leaf = source.metric.rpartition(".")
-            holder = value_at(content, inner) if inner else content
-            return MetricValue(number(holder, leaf) if isinstance(holder, dict) else None)
+            value = value_at(content, source.metric)
+            return MetricValue(number({"value": value}, "value"))
         if self.compared is None:
             return MetricValue(None)
         known = self.compared.values.get(source.metric)
@@ -231,11 +227,7 @@ def value_at(config: Any, key: str) -> Any:
 
 
 def read_directories(paths: Sequence[Path], layout: Layout, resamples: int, seed: int) -> list[Directory]:
-    """Read runs, evaluations and sweeps of defenses, with the metrics that the layout shows.
-
-    Raises:
-        InputError: One is missing, not finished or damaged.
-    """
+    """Read runs, evaluations and sweeps of defenses, with the metrics that the layout shows."""
     sweeps = [path for path in paths if (path / TRADE_OFF).is_file()]
     runs = [path for path in paths if path not in sweeps]
     entries = read_entries(runs) if runs else []
@@ -248,11 +240,7 @@ def read_directories(paths: Sequence[Path], layout: Layout, resamples: int, seed
 
 
 def paper_table(layout: Layout, directories: Sequence[Directory]) -> Table:
-    """The table; a dash where no run belongs, and below each value the paper's.
-
-    Raises:
-        InputError: Two runs that are not seeds of one setting belong in one cell, or no run belongs anywhere.
-    """
+    """The table; a dash where no run belongs, and below each value the paper's."""
     used: set[Path] = set()
     cells: dict[str, list[Cell]] = {row: [] for row in layout.rows}
     empty = 0
