@@ -25,7 +25,7 @@ from unembed.core.atomic_files import write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.text import sentence_bleu
-from unembed.reports.corrections import correction, hypothesis_charts
+from unembed.reports.breakdowns import correction, hypothesis_charts
 from unembed.reports.results import Results
 from unembed.runs import layout
 from unembed.scoring.models import ScoringModels

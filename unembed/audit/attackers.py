@@ -179,7 +179,7 @@ def services(session: Session) -> tuple[CachedEmbedder, CachedEmbedder]:
 
 
 def check_same(session: Session, other: Session) -> None:
-    """Check that the attackers of two runs read the same vectors: of one embedder, and all through a denoiser or none."""
+    """Check that attackers of two runs read the same vectors: of one embedder, and both through a denoiser or none."""
     if session.denoiser is not None and other.threat.adaptive:
         raise InputError(f"also={other.run}: {ADAPTIVE}")
     if (other.embedder.fingerprint, other.dimension) != (session.embedder.fingerprint, session.dimension):

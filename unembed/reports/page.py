@@ -23,7 +23,9 @@ from unembed.metrics.scoring import BY_LENGTH
 from unembed.metrics.statistics import evenly
 from unembed.reports.breakdowns import (
     attribute_table,
+    correction,
     frequency_charts,
+    hypothesis_charts,
     is_of_language,
     language_table,
     length_table,
@@ -32,7 +34,6 @@ from unembed.reports.breakdowns import (
     token_charts,
 )
 from unembed.reports.charts import Bars, Chart, Series, grouped_bars, histogram, line_chart, scatter, thin
-from unembed.reports.corrections import correction, hypothesis_charts
 from unembed.reports.numbers import duration, number, shown
 from unembed.reports.output import (
     Cell,

@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -206,15 +207,13 @@ def parts(text: str, other: str, spans: Sequence[tuple[int, int, str]] = (), lim
     for number, (start, end, label) in enumerate(spans):
         for position in range(max(0, start), min(end, len(text))):
             labels[position] = labels[position] or (number, label)
-    cut: list[Part] = []
-    start = 0
+    cut = []
     size = min(len(text), limit)
-    for position in range(1, size + 1):
-        if position == size or (marks[position], labels[position]) != (marks[start], labels[start]):
-            entity = labels[start]
-            ends = position == size or labels[position] != entity
-            cut.append(Part(text[start:position], marks[start], entity and entity[1], ends))
-            start = position
+    for (recovered, entity), run in groupby(range(size), key=lambda position: (marks[position], labels[position])):
+        positions = [*run]
+        end = positions[-1] + 1
+        ends = end == size or labels[end] != entity
+        cut.append(Part(text[positions[0] : end], recovered, entity and entity[1], ends))
     return cut
 
 

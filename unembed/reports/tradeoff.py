@@ -21,6 +21,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import BaseModel, Field, PositiveInt
 
 from unembed.attacks.base import Attack
+from unembed.callbacks.scoring import score_predictions
 from unembed.core import limits
 from unembed.core.atomic_files import read_json, write_json, write_json_lines
 from unembed.core.errors import InputError, printable
@@ -35,7 +36,7 @@ from unembed.defenses.threat import Hypotheses, threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.statistics import evenly
 from unembed.reports.output import paragraphs
-from unembed.reports.reading import Metrics, ZeroFilled, read_texts
+from unembed.reports.reading import Reader, ZeroFilled
 from unembed.reports.tradeoff_page import NAME, with_intervals, write_results
 from unembed.runs import layout
 from unembed.runs.config_file import write_config
@@ -290,10 +291,16 @@ class Bench:
                 retrieval[search_name(cut, defended)] = known
         naive = ZeroFilled(defenses[self.cut], self.attack.dimension)
         rows: list[dict[str, Any]] = []
-        reconstruction: Metrics = {}
+        reconstruction: dict[str, float | int | None] = {}
         if naive.fits(self.embedder.dimension):
-            rows, reconstruction = read_texts(
-                self.attack, self.texts, naive, self.embedder, self.models, name, hypotheses
+            self.texts.connect(self.embedder, naive, hypotheses=hypotheses)
+            self.texts.setup("test")
+            places = range(len(self.texts.examples("test")))
+            reader = Reader(self.attack, self.texts.oracle, self.texts.eval_batch_size)
+            predictions = reader.read(self.texts.vectors("test", list(places)), description=name)
+            by_place = dict(zip(places, predictions, strict=True))
+            rows, reconstruction = score_predictions(
+                by_place, self.texts, self.embedder, None, self.attack, self.models
             )
         width = naive.defense.output_dimension(self.embedder.dimension)
         point = Point(

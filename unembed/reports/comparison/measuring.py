@@ -140,7 +140,7 @@ def _measured(entry: Entry, metrics: Sequence[str]) -> dict[str, Measured[Scored
 
 
 def _own_metrics(entry: Entry, keys: Sequence[str]) -> dict[str, TextMetric]:
-    """The user's own metrics of a run, rebuilt from its config.yaml; if none of ``keys`` is one, nothing is imported."""
+    """The user's own metrics of a run, rebuilt from its config.yaml; imports nothing if none of ``keys`` is one."""
     if not any(one.key in keys for one in entry.results.described):
         return {}
     from hydra.utils import instantiate
