@@ -179,12 +179,6 @@ class Predictions(Callback):
 class TrainingTextAnalyses(Callback):
     """Compares a test with the attack's training text, where that has any: baseline.json has the scores of the nearest
     training text of every target, and analyses.json what predictions.jsonl tells beside that text.
-
-    Args:
-        directory: Where the files are written.
-        embedder: The embedder with its cache.
-        training: Data module of the attack's training text.
-        models: Additional models for scoring.
     """
 
     def __init__(

@@ -49,13 +49,8 @@ Name = Literal["attack", "search", "other", "lookup", "closest"]
 
 @dataclass(frozen=True, slots=True)
 class AuditedRows:
-    """What the attackers read.
-
-    Attributes:
-        sample: Rows of the store; behind a denoiser, with denoised vectors.
-        stored: Their vectors as stored, (n, d).
-        truths: Their true texts, as far as they are known.
-        tested: Test texts of the run.
+    """What the attackers read: rows of the store, behind a denoiser with denoised vectors, their vectors as ``stored``
+    (n, d), their true texts as far as they are known, and test texts of the run.
     """
 
     sample: Sample
@@ -66,15 +61,10 @@ class AuditedRows:
 
 @dataclass(frozen=True, slots=True)
 class AttackerReadings:
-    """What one attacker recovers.
+    """What one attacker recovers of the store's rows, and of the run's test texts (``tested``).
 
-    Attributes:
-        name: See ``results.AttackerResult``.
-        label: What a reader calls it.
-        readings: Of the store's rows.
-        tested: Of the run's test texts.
-        estimator: Of shares, from texts whose truth is known: ``tested``, and its own.
-        cost: Its seconds and queries; empty if they are not counted.
+    ``label``: what a reader calls it; ``estimator``: of shares, from texts whose truth is known, ``tested`` and its
+    own; ``cost``: its seconds and queries, empty if they are not counted.
     """
 
     name: Name
@@ -88,8 +78,7 @@ class AttackerReadings:
 class StoreReader(Reader):
     """Inverts vectors for an audit and compares the recovered texts with the vectors and with known texts.
 
-    Attributes:
-        kind: Kind of the last predictions: whether word order is meaningful.
+    ``kind`` is that of the last predictions: whether word order is meaningful.
     """
 
     kind: PredictionKind = "sequence"
@@ -127,13 +116,9 @@ def truths_of(rows: Sequence[Row]) -> list[Truth]:
 
 
 def held_out(rows: Sequence[Row], unchanged: bool, reader: StoreReader, vectors: Callable[[], Tensor]) -> list[Reading]:
-    """The recovered texts of the run's test texts, from predictions.jsonl unless the attack was changed.
+    """The recovered texts of the run's test texts: from predictions.jsonl if the attack's settings are ``unchanged``.
 
-    Args:
-        rows: Of the run's predictions.jsonl.
-        unchanged: Whether the attack's settings are those of that file.
-        reader: Inverts the vectors otherwise.
-        vectors: Gives vectors of the references, as the attacker would receive them, (n, d).
+    Otherwise ``vectors`` gives those of the references, as the attacker would receive them, (n, d).
     """
     if not unchanged:
         texts = reader.texts("test texts", vectors(), [row.index for row in rows])

@@ -122,11 +122,7 @@ def measured(read: Sequence[Reading], readable: float | None) -> Share | None:
 
 
 class Estimator:
-    """Shares of a store, from texts of one attacker whose truth is known; one calibration is kept for each threshold.
-
-    Attributes:
-        known: The scores of these texts.
-    """
+    """Shares of a store, from ``known`` scores of one attacker; one calibration is kept for each threshold."""
 
     def __init__(self, known: Sequence[Scored]) -> None:
         self.known = list(known)
@@ -164,13 +160,9 @@ def _fit(known: Sequence[Scored], hits: Sequence[int], totals: Sequence[int] | N
 def counted(
     truths: Sequence[str | None], recovered: Sequence[str], tagger: Tagger | None, *, ordered: bool
 ) -> list[Parts]:
-    """The counts of each text.
+    """The counts of each text; unknown truths count as empty, and without a tagger entities are found by form.
 
-    Args:
-        truths: The true texts; None where it is not known, which then counts as empty.
-        recovered: What was recovered of each.
-        tagger: Finds entities; None: they are found by form.
-        ordered: Whether the order of recovered words is meaningful.
+    ``ordered``: whether the order of recovered words is meaningful.
     """
     texts = [*((one or "") for one in truths), *recovered]
     spans = (tagger or Recognisers()).tag(texts)
@@ -196,12 +188,8 @@ def _counts(true: Items, written: Items, recovered: str, ordered: bool) -> Count
 
 @dataclass(frozen=True, slots=True)
 class PartEstimator:
-    """Shares of parts that come back, of one attacker.
-
-    Attributes:
-        readings: Its texts of the store.
-        written: The parts of each.
-        known: Scores of texts whose truth is known, with the counts of their parts.
+    """Shares of parts that come back, of one attacker: the parts ``written`` in each of its readings of the store, and
+    ``known`` scores of texts whose truth is known, with the counts of their parts.
     """
 
     readings: Sequence[Reading]

@@ -53,15 +53,9 @@ def evaluate(
 ) -> Audit:
     """Evaluate the texts that the attackers recovered, and try the defenses.
 
-    Args:
-        settings: The settings of configs/audit.yaml.
-        config: The run's configuration with overrides.
-        rows: What was read.
-        own: The attackers, the run's attack first and the closest text of all last.
-        tagger: Finds entities; None uses recognisers that need no model.
-        trials: The defenses to try.
-        reader: Inverts vectors with the run's attack.
-        lookup: The attacker that knows the defenses; None if there is none.
+    Of the attackers, ``own``, the run's attack is first and the closest text of all last; ``reader`` inverts vectors
+    with the run's attack, and ``lookup`` knows the defenses. Without a tagger, recognisers that need no model find
+    entities.
     """
     ordered, last, sample = reader.kind == "sequence", own[-1], rows.sample
     finder = tagger or Recognisers()

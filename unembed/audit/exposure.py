@@ -145,11 +145,8 @@ def leaked_classes(
 ) -> list[DataClass]:
     """Of each class in the true texts, the share that the attacker who reads most of it recovers.
 
-    Args:
-        truths: The true texts with their entities; their classes are not searched for by form.
-        by_attacker: Each attacker's texts, in the order of ``truths``.
-        found: How the entities were found.
-        ordered: Whether the order of recovered words is meaningful.
+    ``by_attacker`` has each attacker's texts in the order of the ``truths``, whose labelled classes, ``found`` in this
+    way, are not searched for by form. ``ordered``: whether the order of recovered words is meaningful.
     """
     values, labels = items_of([one.text for one in truths], [one.spans for one in truths])
     return [

@@ -60,10 +60,7 @@ class Nearest:
 def nearest(vectors: Tensor, store: Tensor, besides: bool = False) -> Nearest:
     """The nearest of the store's vectors, (n, d), to each of ``vectors``, (m, d).
 
-    Args:
-        vectors: Of texts, or rows of the store.
-        store: The store's vectors.
-        besides: Whether rows with the same vector are left out, as if the text were not in the store.
+    With ``besides``, rows with the same vector are left out, as if the text were not in the store.
     """
     units = torch.nn.functional.normalize(store, dim=1)
     rows, following = [], []
@@ -82,12 +79,8 @@ def nearest(vectors: Tensor, store: Tensor, besides: bool = False) -> Nearest:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Texts as they are compared with a store.
-
-    Attributes:
-        candidates: Their vectors, (m, d).
-        references: Vectors of texts that are no members, (n, d).
-        stored: Vectors of the references as the store would hold them, (n, d).
+    """Texts as they are compared with a store: vectors of the candidates, (m, d), of references that are no members,
+    (n, d), and of the references as the store would hold them (``stored``).
     """
 
     candidates: Tensor
@@ -118,13 +111,8 @@ def comparisons(
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What was found of each candidate.
-
-    Attributes:
-        found: Their nearest rows.
-        threshold: Of their scores.
-        same: The cosine from which a vector is taken for the text's own.
-        by_store: Whether the threshold is that of the store's own rows.
+    """What was found of each candidate: its nearest row, the threshold of the scores (``by_store``: of the store's own
+    rows), and ``same``, the cosine from which a vector is taken for the text's own.
     """
 
     found: Nearest
@@ -142,12 +130,7 @@ class Membership:
         ]
 
     def lines(self, numbers: Iterable[int], ids: Sequence[str]) -> list[dict[str, Any]]:
-        """A JSON object for each candidate, in order.
-
-        Args:
-            numbers: Line numbers of the candidates in their file.
-            ids: The store's.
-        """
+        """A JSON object for each candidate, in order, with the line numbers of the candidates and the store's ids."""
         found, p_values = self.found, self.threshold.p_values(self.found.scores)
         return [
             {
@@ -167,12 +150,8 @@ class Membership:
 def look_up(ways: Sequence[Comparison], store: Tensor, rate: float, by_store: bool = False) -> Membership:
     """Look for the candidates in the store, (n, d), in the way that comes nearest to its vectors on average.
 
-    Args:
-        ways: From ``comparisons``.
-        store: The store's vectors.
-        rate: Of false positives, 0 to 1.
-        by_store: Whether the store's rows are references, too: each is compared with the others, as if it were not
-            there. Of the two thresholds the larger one is taken.
+    ``rate`` is that of false positives, 0 to 1. With ``by_store``, the store's rows are references, too: each is
+    compared with the others, as if it were not there, and of the two thresholds the larger one is taken.
     """
     tried = [(nearest(way.candidates, store), nearest(way.references, store), way) for way in ways]
     found, known, way = max(tried, key=lambda one: np.concatenate([one[0].cosines, one[1].cosines]).mean())
@@ -186,10 +165,8 @@ def look_up(ways: Sequence[Comparison], store: Tensor, rate: float, by_store: bo
 
 
 def fit_to_store(defense: Defense, store: Tensor) -> bool:
-    """Fit a quantisation to vectors that it made, (n, d): their values are its grid, or its centroids.
-
-    Returns:
-        Whether the vectors are of its making: quantised once more, they stay as they are.
+    """Fit a quantisation to vectors that it made, (n, d), whose values are its grid, or its centroids; return if it
+    did: quantised once more, such vectors stay as they are.
     """
     marked = [Example(place, "") for place in range(len(store))]
     if not perturbs(defense):

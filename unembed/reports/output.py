@@ -231,16 +231,7 @@ def charts_of(charts: Sequence[Chart]) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A large number with a gauge from 0 to 100.
-
-    Attributes:
-        title: Name of the number.
-        value: Formatted value.
-        note: Text below it.
-        width: Filled part of the gauge in percent; None for no gauge.
-        tick: Position of a mark on the gauge.
-        explanation: Tooltip.
-    """
+    """A large number, the text below it, a gauge filled to ``width`` percent with a mark at ``tick``, and a tooltip."""
 
     title: str
     value: str

@@ -49,10 +49,8 @@ class Reader:
     ) -> list[Prediction]:
         """A prediction for each vector, (n, d), in order.
 
-        Args:
-            vectors: The attacked vectors.
-            positions: Seeds for any sampling; None: 0 to n - 1.
-            description: Title of the progress bar, and name of this work in the batch cache.
+        ``positions`` seed any sampling (None: 0 to n - 1); ``description`` is the title of the progress bar, and the
+        name of this work in the batch cache.
 
         Raises:
             InputError: A query limit cut the attack short, and ``partial`` is false.

@@ -70,12 +70,8 @@ class Moment(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A prediction with its score.
-
-    Attributes:
-        row: The line of predictions.jsonl.
-        quality: 0 to 100: sentence BLEU for a sequence, recall of the reference's words for a set.
-        words: Number of words in the reference.
+    """A line of predictions.jsonl with its number of words and its quality, 0 to 100: sentence BLEU for a sequence,
+    recall of the reference's words for a set.
     """
 
     row: Row

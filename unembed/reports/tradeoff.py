@@ -57,13 +57,7 @@ POINTS = "points"  # folder of the output: for each finished point a .json of me
 
 
 def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePoint]) -> None:
-    """Restore -> embed -> measure point by point -> write.
-
-    Args:
-        session: The session of the finished run.
-        settings: The settings of configs/evaluate.yaml.
-        points: The defenses to measure, the undefended point first.
-    """
+    """Restore -> embed -> measure point by point, the undefended one first -> write; settings: configs/evaluate.yaml."""
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
@@ -188,14 +182,11 @@ def search_name(cut: int | None, defended: Defended) -> str:
 
 
 class Point(BaseModel):
-    """The measurements under one defense.
+    """The measurements under one defense, given by ``overrides`` on the command line.
 
-    Attributes:
-        name: Name of the defense.
-        overrides: Its overrides on the command line.
-        width: Dimension of its vectors at the attack's cut.
-        reconstruction: Metrics as in metrics.json; empty if the vectors are longer than the attack accepts.
-        retrieval: Metrics of each query by name of the search; None if the dimensions differ.
+    ``width`` is the dimension of its vectors at the attack's cut. ``reconstruction`` has metrics as in metrics.json,
+    none if the vectors are longer than the attack accepts; ``retrieval`` those of each query by name of the search, or
+    None if the dimensions differ.
     """
 
     name: str
@@ -235,14 +226,8 @@ class Finished:
 class Bench:
     """The objects shared by all points of a sweep: the collection, its vectors, the texts to attack.
 
-    Args:
-        sweep: The settings.
-        embedder: The embedder with its cache.
-        attack: Built by ``Attack.restore``.
-        held_out: Held-out documents of the collection, unseen by an attack that was trained on such a collection.
-        training: The attack's training data: held-out documents that are also training texts are not attacked, and the
-            others are cut like the training texts.
-        models: Additional models for scoring.
+    ``held_out`` documents were not seen by an attack that was trained on such a collection; those that are training
+    texts all the same are not attacked, and the others are cut like the training texts.
     """
 
     def __init__(

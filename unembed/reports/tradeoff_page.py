@@ -140,12 +140,7 @@ class _Compared(NamedTuple):
 
 
 def sentence(measured: Sequence[MeasuredPoint], search: str) -> str:
-    """A sentence on the chart: how many defenses lower reconstruction, and how many of them also search quality.
-
-    Args:
-        measured: The undefended point first.
-        search: Name of the search in the chart.
-    """
+    """A sentence on the chart: how many defenses lower reconstruction, and how many of them also search quality."""
     key = chief(measured)
     base, *others = (_Compared(one.point.name, one.read[key], one.found[search]) for one in measured)
     compared = [one for one in others if None not in (one.read.value, one.found.value)]
@@ -209,12 +204,8 @@ def write_results(
 ) -> str:
     """Write the three files and print the table; return the summary sentence.
 
-    Args:
-        folder: The directory.
-        measured: The undefended point first.
-        facts: What was attacked and searched, for the page's header and the JSON.
-        notes: Notes below the table.
-        searches: Names of the searches; the chart shows the first.
+    Of the points ``measured``, the undefended one is first; ``facts`` say what was attacked and searched, for the
+    page's header and the JSON; of the searches, the chart shows the first.
     """
     first = searches[0]
     summary, table = sentence(measured, first), _table(measured, notes, searches)

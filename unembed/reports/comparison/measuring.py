@@ -64,15 +64,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A run compared with the reference.
-
-    Attributes:
-        entry: The run.
-        values: By metric.
-        resampled: By metric, the resampled values followed by the value itself, (resamples + 1,); runs on the same
-            texts share their resamples.
-        paired: Whether its test texts are those of the reference.
-        common: Number of test texts shared with the reference.
+    """A run compared with the reference: values by metric; ``resampled``, by metric, the resampled values followed by
+    the value itself, (resamples + 1,), of which runs on the same texts share the resamples; whether its test texts are
+    those of the reference (``paired``), and how many they have in ``common``.
     """
 
     entry: Entry
@@ -235,13 +229,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The runs of one setting, compared with the reference's setting.
+    """The runs of one setting, one per seed in the given order, compared with the reference's setting.
 
-    Attributes:
-        runs: One per seed, in the given order.
-        values: By metric.
-        differences: From the reference's setting, by metric; None if either value is missing; empty if the texts differ
-            or both are seeds of one setting.
+    ``differences`` by metric; None if either value is missing; empty if the texts differ or both are seeds of one
+    setting.
     """
 
     runs: Sequence[Compared]

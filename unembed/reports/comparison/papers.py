@@ -126,11 +126,8 @@ class Layout(BaseModel):
 
 
 def read_layout(name: str, folder: Path) -> Layout:
-    """Read a layout: a paper's table by its name, ``geia_table3``, or a .yaml file of one's own.
-
-    Args:
-        name: The layout.
-        folder: The papers' files.
+    """Read a layout: a paper's table by its name, ``geia_table3``, from the papers' folder, or a .yaml file of one's
+    own.
     """
     if name.endswith(".yaml"):
         if not Path(name).is_file():
@@ -163,13 +160,7 @@ def _yaml(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Directory:
-    """A run, an evaluation, or a sweep of defenses.
-
-    Attributes:
-        path: The directory.
-        config: Its config.yaml.
-        compared: Its metrics with intervals; None for a sweep of defenses.
-    """
+    """A run, an evaluation, or a sweep of defenses, which has no metrics of its own to compare."""
 
     path: Path
     config: dict[str, Any]
