@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -92,27 +92,23 @@ def declaration_errors(node: object) -> list[str]:
     return messages
 
 
-@dataclass(frozen=True, slots=True)
-class AccessCell:
-    """A measured cell: its place, the option of ``defense=``, values by key of ``METRICS``, the run directory.
-
-    ``queries`` that the attack asked the embedder, and ``seconds`` without training, are for each vector.
-    """
+class AccessCell(NamedTuple):
+    """A measured cell: its place, the option of ``defense=``, its values and costs, the run directory."""
 
     attack: str
     has: str
     presumes: str
     defense: str
-    values: Mapping[str, MetricValue]
-    queries: float | None
-    seconds: float | None
+    token_f1: MetricValue
+    entity_recovery: MetricValue
+    queries_per_target: float | None
+    seconds_per_target: float | None  # without training
     source: str
 
     @property
     def f1(self) -> float:
         """Word F1; -1 if unknown, which is below every value."""
-        value = self.values["token_f1"].value
-        return -1.0 if value is None else value
+        return -1.0 if self.token_f1.value is None else self.token_f1.value
 
 
 def write_access_table(directories: Sequence[Path], output: Path, resamples: int, seed: int) -> list[Path]:
@@ -167,9 +163,9 @@ def _cell(one: Compared, declared: Declared) -> AccessCell:
     return AccessCell(
         **declared.model_dump(),
         defense=one.entry.choice("defense"),
-        values={key: one.values.get(key, MetricValue(None)) for key in METRICS},
-        queries=number(metrics, "queries_per_target"),
-        seconds=seconds / texts if seconds is not None and texts else None,
+        **{key: one.values.get(key, MetricValue(None)) for key in METRICS},
+        queries_per_target=number(metrics, "queries_per_target"),
+        seconds_per_target=seconds / texts if seconds is not None and texts else None,
         source=str(one.entry.results.directory),
     )
 
@@ -213,8 +209,7 @@ def heat_cell(cell: AccessCell | None, reason: str = "", by: str = "") -> Cell:
     """
     if cell is None:
         return Cell(DASH, (reason,), style="dash") if reason else Cell("", style="blank")
-    f1, entities = (cell.values[key] for key in METRICS)
-    below = [by] if by else []
+    f1, entities, below = cell.token_f1, cell.entity_recovery, [by] if by else []
     if f1.interval is not None:
         below.append(interval("score", f1.interval))
     if entities.value is not None:
@@ -250,7 +245,7 @@ def _notes(
     without_width = [
         (min(100, 300 / count), name)
         for key, (name, count) in zip(METRICS, counts, strict=True)
-        if count and any((one := cell.values[key].interval) is not None and one.low == one.high for cell in cells)
+        if count and any((one := getattr(cell, key).interval) is not None and one.low == one.high for cell in cells)
     ]
     return paragraphs("access_notes", resamples=resamples, without_width=without_width, unfinished=unfinished)
 
@@ -280,16 +275,7 @@ def _write(output: Path, cells: Sequence[AccessCell], entries: Sequence[Entry], 
         "examples": len(rows),
         **facts,
         "cells": [
-            {
-                "attack": one.attack,
-                "has": one.has,
-                "presumes": one.presumes,
-                "defense": one.defense,
-                **{key: value.plain() for key, value in one.values.items()},
-                "queries_per_target": one.queries,
-                "seconds_per_target": one.seconds,
-                "source": one.source,
-            }
+            {name: value.plain() if isinstance(value, MetricValue) else value for name, value in one._asdict().items()}
             for one in cells
         ],
         "impossible": plan().impossible,
@@ -316,12 +302,8 @@ def _presumed(cells: Sequence[AccessCell]) -> Table:
     places: dict[tuple[str, str], AccessCell] = {}
     for cell in sorted(cells, key=lambda one: rank(one.attack, one.has)):
         places.setdefault((cell.attack, cell.has), cell)
-    lines = tuple(
-        Line(
-            one.attack,
-            plan().columns[one.has].title,
-            (Cell(one.presumes), Cell(shown("score", one.queries)), Cell(shown("moment", one.seconds))),
-        )
-        for one in places.values()
-    )
-    return Table("What each attack presumes", ("attack", "presumes", "queries a text", "seconds a text"), lines)
+    lines = []
+    for one in places.values():
+        costs = shown("score", one.queries_per_target), shown("moment", one.seconds_per_target)
+        lines.append(Line(one.attack, plan().columns[one.has].title, tuple(map(Cell, (one.presumes, *costs)))))
+    return Table("What each attack presumes", ("attack", "presumes", "queries a text", "seconds a text"), tuple(lines))

@@ -57,7 +57,7 @@ POINTS = "points"  # folder of the output: for each finished point a .json of me
 
 
 def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePoint]) -> None:
-    """Restore -> embed -> measure point by point, the undefended one first -> write; settings: configs/evaluate.yaml."""
+    """Restore -> embed -> measure point by point, the undefended one first -> write; ``settings`` of evaluate.py."""
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
