@@ -140,10 +140,10 @@ class IterativeCorrection(Testing):
         assert isinstance(attack, Corrects)
         targets = Targets(vectors=batch["vectors"], index=batch["index"])
         with torch.autocast(attack.device.type, enabled=False):
-            found = attack.correct(targets, attack.oracle, steps=self.steps[-1], beams=beams)
+            paths = attack.correct(targets, attack.oracle, steps=self.steps[-1], beams=beams)
         return [
-            {"index": index, "rounds": kept(rounds, self.steps)}
-            for index, rounds in zip(targets.index.tolist(), found, strict=True)
+            {"index": index, "rounds": recorded_rounds(rounds, self.steps)}
+            for index, rounds in zip(targets.index.tolist(), paths, strict=True)
         ]
 
     def _log(self, trainer: Trainer, table: Sequence[Line]) -> None:
@@ -158,7 +158,7 @@ class IterativeCorrection(Testing):
             logger.save()
 
 
-def kept(rounds: Sequence[Round], steps: Sequence[int]) -> list[Line]:
+def recorded_rounds(rounds: Sequence[Round], steps: Sequence[int]) -> list[Line]:
     """The rounds of one target (the first is step 0) that were requested or changed the text."""
     return [
         {"step": step, **{name: value for name, value in asdict(one).items() if name != "partial" or value}}

@@ -257,10 +257,10 @@ def word_frequency(training: Iterable[str], rows: Sequence[Row]) -> list[dict[st
     bins: dict[tuple[int, int], dict[str, int]] = {}
     for word, times in occurrences.items():
         low, high = _bin(counts[word])
-        found = bins.setdefault((low, high), {"from": low, "to": high, "words": 0, "occurrences": 0, "recovered": 0})
-        found["words"] += 1
-        found["occurrences"] += times
-        found["recovered"] += recovered[word]
+        own = bins.setdefault((low, high), {"from": low, "to": high, "words": 0, "occurrences": 0, "recovered": 0})
+        own["words"] += 1
+        own["occurrences"] += times
+        own["recovered"] += recovered[word]
     return [bins[edges] for edges in sorted(bins)]
 
 

@@ -80,10 +80,10 @@ def items(text: str, spans: Sequence[Span], without: Collection[str]) -> Items:
     for start, end, _ in parts:
         taken[start:end] = b"\1" * (end - start)
     (by_form,) = Recognisers().tag([text])
-    found = [(span.start, span.end, class_of(span.label)) for span in by_form]
-    found += [(*match.span(), NUMBERS) for match in _NUMBER.finditer(text)]
-    found += [(start, end, NAMES) for start, end in _names(text)]
-    for start, end, name in found:
+    found_by_form = [(span.start, span.end, class_of(span.label)) for span in by_form]
+    found_by_form += [(*match.span(), NUMBERS) for match in _NUMBER.finditer(text)]
+    found_by_form += [(start, end, NAMES) for start, end in _names(text)]
+    for start, end, name in found_by_form:
         if name in without and not any(taken[start:end]):
             parts.append((start, end, name))
             taken[start:end] = b"\1" * (end - start)

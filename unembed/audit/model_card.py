@@ -56,7 +56,7 @@ def write_card(
             megabytes=(folder / layout.CHECKPOINT).stat().st_size / 1e6,
             files=read_json(folder / layout.DATA)["files"],
             metrics=list(_METRICS.values()),
-            tested=[(title, found.get("examples"), _shown(found)) for title, found in tested.items()],
+            tested=[(title, metrics.get("examples"), _shown(metrics)) for title, metrics in tested.items()],
             sources=_means(scores, lambda one: one.source, sorted({one.source for one in scores})),
             lengths=_means(scores, _length, [_range(*bounds) for bounds in _LENGTHS]),
         )
@@ -64,8 +64,8 @@ def write_card(
     write_file(folder / layout.CARD, text)
 
 
-def _shown(found: Mapping[str, Any]) -> list[str]:
-    values = [found.get(key) for key in _METRICS]
+def _shown(metrics: Mapping[str, Any]) -> list[str]:
+    values = [metrics.get(key) for key in _METRICS]
     return ["" if value is None else f"{value:.1f}" for value in values]
 
 
@@ -75,11 +75,11 @@ def _means(
     """Name, texts, mean word F1 and share of exact texts, in percent, of each group with enough texts."""
     rows = []
     for group in groups:
-        found = [one for one in scores if group_of(one) == group]
-        if len(found) >= _FEWEST:
-            f1 = sum(one.f1 for one in found) / len(found)
-            exact = 100 * sum(bool(one.exact) for one in found) / len(found)
-            rows.append((group, len(found), f"{f1:.1f}", f"{exact:.1f}"))
+        own = [one for one in scores if group_of(one) == group]
+        if len(own) >= _FEWEST:
+            f1 = sum(one.f1 for one in own) / len(own)
+            exact = 100 * sum(bool(one.exact) for one in own) / len(own)
+            rows.append((group, len(own), f"{f1:.1f}", f"{exact:.1f}"))
     return rows
 
 

@@ -195,10 +195,10 @@ def parts(text: str, other: str, spans: Sequence[tuple[int, int, str]] = (), lim
     """
     marks: list[bool] = []
     found_words = recovered_words(text, other)
-    for position, (part, found) in enumerate(found_words):
+    for position, (part, recovered) in enumerate(found_words):
         inner = 0 < position < len(found_words) - 1
         bridge = inner and part.isspace() and found_words[position - 1][1] and found_words[position + 1][1]
-        marks += [found or bridge] * len(part)
+        marks += [recovered or bridge] * len(part)
     labels: list[tuple[int, str] | None] = [None] * len(text)
     for number, (start, end, label) in enumerate(spans):
         for position in range(max(0, start), min(end, len(text))):

@@ -83,11 +83,11 @@ class DefendedValue:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPoint:
-    """A point with its intervals: ``read`` by key of metrics.json, ``found`` NDCG@10 by name of the search."""
+    """A point with its intervals: ``read`` by key of metrics.json, ``searched`` NDCG@10 by name of the search."""
 
     point: Point
     read: Mapping[str, DefendedValue]
-    found: Mapping[str, DefendedValue]
+    searched: Mapping[str, DefendedValue]
 
 
 def with_intervals(
@@ -99,19 +99,19 @@ def with_intervals(
     for point, rows in points:
         scored = [Scored(row["reference"], row["prediction"], kind=row["kind"], cosine=row["cosine"]) for row in rows]
         read = {metric.description.key: Measured.of(metric, scored) if scored else None for metric in metrics}
-        found = {
+        searched = {
             name: None if values is None else Measured(Ndcg(), Ndcg.known(values[NDCG.key]))
             for name, values in point.retrieval.items()
         }
-        measured.append((read, found))
+        measured.append((read, searched))
     undefended = measured[0]
     return [
         MeasuredPoint(
             point,
             {key: _value(read[key], undefended[0][key], resamples, seed) for key in READ},
-            {name: _value(found[name], undefended[1][name], resamples, seed) for name in undefended[1]},
+            {name: _value(searched[name], undefended[1][name], resamples, seed) for name in undefended[1]},
         )
-        for (point, _), (read, found) in zip(points, measured, strict=True)
+        for (point, _), (read, searched) in zip(points, measured, strict=True)
     ]
 
 
@@ -136,14 +136,14 @@ def chief(measured: Sequence[MeasuredPoint]) -> str:
 class _Compared(NamedTuple):
     name: str
     read: DefendedValue
-    found: DefendedValue
+    searched: DefendedValue
 
 
 def sentence(measured: Sequence[MeasuredPoint], search: str) -> str:
     """A sentence on the chart: how many defenses lower reconstruction, and how many of them also search quality."""
     key = chief(measured)
-    base, *others = (_Compared(one.point.name, one.read[key], one.found[search]) for one in measured)
-    compared = [one for one in others if None not in (one.read.value, one.found.value)]
+    base, *others = (_Compared(one.point.name, one.read[key], one.searched[search]) for one in measured)
+    compared = [one for one in others if None not in (one.read.value, one.searched.value)]
     return output.sentence("tradeoff", metric=measure(key), ndcg=NDCG, base=base, compared=compared)
 
 
@@ -155,22 +155,24 @@ def tradeoff_chart(measured: Sequence[MeasuredPoint], search: str, y_name: str) 
     """
     key = chief(measured)
     placed = [
-        (number, one, one.found[search], one.read[key])
+        (number, one, one.searched[search], one.read[key])
         for number, one in enumerate(measured)
-        if one.found[search].value is not None and one.read[key].value is not None
+        if one.searched[search].value is not None and one.read[key].value is not None
     ]
-    ends = _ends([found for _, _, found, _ in placed]), _ends([read for _, _, _, read in placed])
+    ends = _ends([searched for _, _, searched, _ in placed]), _ends([read for _, _, _, read in placed])
     frame = Frame(padded(*ends[0]), padded(*ends[1]), WIDTH, HEIGHT)
     x, y = frame.x, frame.y
     parts = frame.axes("NDCG@10", y_name, x_ticks=8, y_ticks=6)
-    for _, _, found, read in placed:
-        assert found.value is not None
+    for _, _, searched, read in placed:
+        assert searched.value is not None
         assert read.value is not None
-        if found.interval is not None:
-            parts.append(line(x(found.interval.low), y(read.value), x(found.interval.high), y(read.value), "axis"))
+        if searched.interval is not None:
+            left, right = (x(end) for end in searched.interval)
+            parts.append(line(left, y(read.value), right, y(read.value), "axis"))
         if read.interval is not None:
-            parts.append(line(x(found.value), y(read.interval.low), x(found.value), y(read.interval.high), "axis"))
-    dots = [(number, one, x(found.value or 0.0), y(read.value or 0.0)) for number, one, found, read in placed]
+            bottom, top = (y(end) for end in read.interval)
+            parts.append(line(x(searched.value), bottom, x(searched.value), top, "axis"))
+    dots = [(number, one, x(searched.value or 0.0), y(read.value or 0.0)) for number, one, searched, read in placed]
     for _, family in groupby(dots, key=lambda dot: dot[1].point.name.partition(" ")[0]):
         parts.append(path([(across, down) for _, _, across, down in family], "series0 thin"))
     for number, one, across, down in reversed(dots):  # the undefended one on top
@@ -233,9 +235,9 @@ def _table(measured: Sequence[MeasuredPoint], notes: Sequence[str], searches: Se
     lines = []
     for number, one in enumerate(measured):
         read = [_cell(one.read[key], measure(key).kind, more_is_good=False) for key in READ]
-        found = [_cell(one.found[name], "cosine", more_is_good=True) for name in searches]
+        searched = [_cell(one.searched[name], "cosine", more_is_good=True) for name in searches]
         below = "" if one.point.reconstruction else f"{one.point.width} dimensions, more than the attack takes"
-        lines.append(Line(f"{number}. {one.point.name}", below, (*read, *found)))
+        lines.append(Line(f"{number}. {one.point.name}", below, (*read, *searched)))
     return Table("Defense by defense", tuple(columns), tuple(lines), notes=tuple(notes))
 
 
@@ -266,6 +268,6 @@ def _plain(one: MeasuredPoint, searches: Sequence[str]) -> dict[str, Any]:
         "retrieval": retrieval,
         "intervals": {
             **{key: value.plain() for key, value in one.read.items()},
-            **{f"{NDCG.key}, {name}": value.plain() for name, value in one.found.items()},
+            **{f"{NDCG.key}, {name}": value.plain() for name, value in one.searched.items()},
         },
     }

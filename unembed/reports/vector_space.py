@@ -314,22 +314,23 @@ def of_lengths(vectors: Tensor, space: Space) -> Fault | None:
     median, own = lengths.median().item(), space.norm.item()
     if 1 / LONGER <= median / own <= LONGER:
         return None
-    found = f"their median length is {median:.3g}, but the run's embedder gives vectors of length {own:.3g}"
+    mismatch = f"their median length is {median:.3g}, but the run's embedder gives vectors of length {own:.3g}"
     spread = vectors.std(dim=0) if len(vectors) >= 50 else torch.zeros(1)
     if 0.9 < spread[spread > 0].median().item() < 1.1:
         return Fault(
-            f"standardised: each dimension has the deviation 1; {found}",
+            f"standardised: each dimension has the deviation 1; {mismatch}",
             "multiply each dimension by its deviation and add its mean again",
         )
     if median / own > 0 and len(lengths) > 1 and (lengths.std() / lengths.mean()).item() < EVEN:
         if abs(median - 1) < EVEN:
-            return Fault(f"normalised: {found}", "embed the texts without normalisation")
-        return Fault(f"scaled: {found}", f"divide them by {median / own:.4g}")
+            return Fault(f"normalised: {mismatch}", "embed the texts without normalisation")
+        return Fault(f"scaled: {mismatch}", f"divide them by {median / own:.4g}")
     if (noise := space.noise(vectors)) is not None and noise > 0.03 and not is_foreign(vectors, space):
-        return Fault(f"noisy, about {noise:.2g} in each dimension: {found}", f"to read them all the same, {NORMALISE}")
+        cause = f"noisy, about {noise:.2g} in each dimension: {mismatch}"
+        return Fault(cause, f"to read them all the same, {NORMALISE}")
     if len(lengths) == 1:
-        return Fault(found, "scale it to the length of the embedder's vectors")
-    return Fault(f"not normalised: {found}", f"if the embedder is the right one, {NORMALISE}")
+        return Fault(mismatch, "scale it to the length of the embedder's vectors")
+    return Fault(f"not normalised: {mismatch}", f"if the embedder is the right one, {NORMALISE}")
 
 
 def is_foreign(vectors: Tensor, space: Space) -> bool:
@@ -384,20 +385,21 @@ def of_directions(vectors: Tensor, space: Space, alternatives: Mapping[str, Spac
 
 def of_dimension(vectors: Tensor, space: Space) -> Fault | None:
     """The likely reason for another dimension: cut, packed or padded vectors, or a model known by its dimension."""
-    found, wanted = vectors.shape[1], space.dimension
+    dimension, wanted = vectors.shape[1], space.dimension
     sound = vectors[vectors.isfinite().all(dim=1) & (vectors != 0).any(dim=1)].float()
-    if found > wanted and len(sound) and not sound[:, wanted:].any():
-        return Fault(f"padded: the last {found - wanted} of {found} dimensions are zero", f"give the first {wanted}")
-    if 8 * found == wanted and not vectors.is_floating_point():
-        return Fault(f"binary: {found} bytes are {wanted} bits, so only signs are left", BEFORE)
-    if 8 <= found < wanted and len(sound) >= FEWEST and (likeness := space.first(sound)) >= CUT:
+    if dimension > wanted and len(sound) and not sound[:, wanted:].any():
+        cause = f"padded: the last {dimension - wanted} of {dimension} dimensions are zero"
+        return Fault(cause, f"give the first {wanted}")
+    if 8 * dimension == wanted and not vectors.is_floating_point():
+        return Fault(f"binary: {dimension} bytes are {wanted} bits, so only signs are left", BEFORE)
+    if 8 <= dimension < wanted and len(sound) >= FEWEST and (likeness := space.first(sound)) >= CUT:
         return Fault(
-            f"cut short: the first {found} of its {wanted} dimensions, as it seems (likeness {likeness:.2f})",
-            f"give whole vectors, or train an attacker of cut ones: defense=truncation defense.dimensions={found} "
+            f"cut short: the first {dimension} of its {wanted} dimensions, as it seems (likeness {likeness:.2f})",
+            f"give whole vectors, or train an attacker of cut ones: defense=truncation defense.dimensions={dimension} "
             "defense.adaptive=true in train.py",
         )
-    if found in DIMENSIONS:
-        return Fault(f"another model: {found} dimensions are those {DIMENSIONS[found]}", WHICH)
+    if dimension in DIMENSIONS:
+        return Fault(f"another model: {dimension} dimensions are those {DIMENSIONS[dimension]}", WHICH)
     return None
 
 

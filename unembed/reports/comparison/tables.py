@@ -37,13 +37,13 @@ def tables(compared: Sequence[Compared], metrics: Sequence[str], resamples: int)
 
     The differences need two settings with the same test texts.
     """
-    found = settings(compared, metrics)
-    several = [run for one in found if len(one.runs) > 1 for run in one.runs]
+    by_setting = settings(compared, metrics)
+    several = [run for one in by_setting if len(one.runs) > 1 for run in one.runs]
     # The columns that describe a run; the defense only if there is one.
     defended = any(one.entry.choice("defense") not in ("none", "unknown") for one in compared)
     names = [name for name in _facts(compared[:1]) if name != "defense" or defended]
     columns = ("run", *names, *(measure(key).title for key in metrics))
-    lines = [_line(one.runs, one.label, one.distinct, names, metrics) for one in found]
+    lines = [_line(one.runs, one.label, one.distinct, names, metrics) for one in by_setting]
     baselines = _baselines(compared, metrics, names)
     sizes = [len(one.entry.results.recovered) for one in compared]
     notes = paragraphs("runs_notes", sizes=sizes, resamples=resamples, several=several, baselines=baselines)
@@ -52,8 +52,8 @@ def tables(compared: Sequence[Compared], metrics: Sequence[str], resamples: int)
     if several:
         by_seed = tuple(_line([one], one.entry.label, one.entry.settings, names, metrics) for one in several)
         made.append(Table("Seed by seed", columns, by_seed, len(names)))
-    if others := [one for one in found[1:] if one.differences]:
-        made.append(_difference_table(found[0], others, metrics, resamples, seeds=bool(several)))
+    if others := [one for one in by_setting[1:] if one.differences]:
+        made.append(_difference_table(by_setting[0], others, metrics, resamples, seeds=bool(several)))
     return made
 
 
@@ -119,19 +119,20 @@ def _difference_table(
         )
         for one in others
     )
-    tests = {found.over for one in others for found in one.differences.values() if found is not None}
+    tests = {difference.over for one in others for difference in one.differences.values() if difference is not None}
     notes = paragraphs("difference_notes", tests=tests)
     columns = ("run", *(measure(key).title for key in metrics))
     return Table(f"Difference to {reference.label}", columns, lines, notes=tuple(notes))
 
 
-def _difference_cell(key: str, found: Difference | None, resamples: int, seeds: bool) -> Cell:
-    if found is None:
+def _difference_cell(key: str, difference: Difference | None, resamples: int, seeds: bool) -> Cell:
+    if difference is None:
         return Cell(DASH)
     kind = measure(key).kind
-    ends = " to ".join(signed(kind, end) for end in found.interval)
-    p = p_value(found.p, resamples if found.over == "texts" else SMALLEST)
-    return Cell(signed(kind, found.value), (ends, p, *([f"over {found.over}"] if seeds else [])), better(key, found))
+    ends = " to ".join(signed(kind, end) for end in difference.interval)
+    p = p_value(difference.p, resamples if difference.over == "texts" else SMALLEST)
+    below = (ends, p, f"over {difference.over}") if seeds else (ends, p)
+    return Cell(signed(kind, difference.value), below, better(key, difference))
 
 
 def p_value(p: float, resamples: int) -> str:
