@@ -95,7 +95,7 @@ class IterativeCorrection(Testing):
                 "and attack=vec2text_corrector do; for others, leave it out with ~callbacks.iterative_correction"
             )
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_start(self, *_: Any) -> None:
         """Clear the results of an earlier test."""
         self.lines, self.limit = {}, None
 

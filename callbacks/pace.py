@@ -62,7 +62,7 @@ class TerminalBar(TQDMProgressBar):
         if time.monotonic() - self.drawn >= self.seconds:
             self._draw(trainer, "training")
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_end(self, *_: Any) -> None:
         """Keep the bar for the next epoch."""
 
     def on_train_end(self, trainer: Trainer, *_: Any) -> None:
@@ -79,11 +79,11 @@ class TerminalBar(TQDMProgressBar):
         if trainer.state.fn == "fit":
             self._draw(trainer, "training")
 
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_epoch_end(self, *_: Any) -> None:
         """Close the bar before scoring, which may show bars of its own."""
         self.test_progress_bar.close()
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(self, *_: Any) -> None:
         """End the line of the bar, so that a message starts on a new line."""
         for bar in (self._train_progress_bar, self._test_progress_bar):
             if bar is not None:
@@ -112,7 +112,7 @@ class Pace(Callback):
     def __init__(self, every_seconds: PositiveFloat = 60.0, first_seconds: PositiveFloat = 5.0) -> None:
         self.every_seconds, self.first_seconds = every_seconds, first_seconds
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         self._start()
         self.steps_before = trainer.global_step
 
@@ -133,7 +133,7 @@ class Pace(Callback):
             min(left, default=None), pl_module.device,
         )  # fmt: skip
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_start(self, *_: Any) -> None:
         self._start()
         self.decoded, self.seconds = 0, 0.0
 
@@ -202,7 +202,7 @@ class History(Callback):
         self.losses: list[float] = []
         self.written = 0
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Start the clock; drop lines of steps that a killed session took after its last checkpoint."""
         self.started = time.monotonic()
         if trainer.is_global_zero and self.path.exists():
@@ -212,9 +212,7 @@ class History(Callback):
             kept = [f"{step[0]}\n" for step in steps if step and int(step[1]) <= trainer.global_step]
             write_file(self.path, "".join(kept) if trainer.global_step else "")
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Average the loss over the steps since the last line."""
         if (loss := trainer.callback_metrics.get("train/loss")) is not None:
             self.losses.append(loss.item())
@@ -224,7 +222,7 @@ class History(Callback):
             self._append(trainer, train_loss=sum(self.losses) / len(self.losses))
             self.losses, self.written = [], step
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         loss = trainer.callback_metrics.get("valid/loss")
         if loss is not None and not trainer.sanity_checking and trainer.state.fn == TrainerFn.FITTING:
             self._append(trainer, val_loss=loss.item())

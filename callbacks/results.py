@@ -122,13 +122,10 @@ class Predictions(Callback):
         self.seconds = 0.0
         self.limit: str | None = None
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_start(self, *_: Any) -> None:
         self.predictions, self.queries, self.seconds, self.limit = {}, [], 0.0, None
 
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:  # fmt: skip
+    def on_test_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
         self.predictions.update(zip(outputs["index"], outputs["predictions"], strict=True))
         self.queries.append(outputs["queries"])
         self.seconds += outputs["seconds"]
@@ -311,7 +308,7 @@ class RunRecord(Callback):
             files = trainer.datamodule.files_read  # type: ignore[attr-defined]
             write_json(path, {"files": [asdict(file) for file in files]})
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_start(self, *_: Any) -> None:
         self._started = time.perf_counter()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

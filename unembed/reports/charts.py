@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
+import numpy as np
 from markupsafe import Markup
 
 from unembed.reports.svg import WIDTH, Frame, Point, Scale, bar, dot, drawing, line, padded, path, text, widened
@@ -59,12 +61,8 @@ def trade_off(title: str, points: Sequence[Point], chosen: Point, x_label: str, 
 def histogram(title: str, values: Sequence[float], x_label: str, lines: Sequence[tuple[str, float]] = ()) -> Markup:
     """Histogram of ``values`` (at least one) in equal bins; ``lines`` are named values marked by vertical lines."""
     marked = [*values, *(value for _, value in lines)]
-    left, right = widened(min(marked), max(marked), least=0.05)
-    counts = [0] * _BINS
-    for value in values:
-        counts[min(_BINS - 1, max(0, int((value - left) / (right - left) * _BINS)))] += 1
-    edges = [left + (right - left) * number / _BINS for number in range(_BINS + 1)]
-    return counted_histogram(title, counts, edges, x_label, lines)
+    counts, edges = np.histogram(values, _BINS, widened(min(marked), max(marked), least=0.05))
+    return counted_histogram(title, counts.tolist(), edges.tolist(), x_label, lines)
 
 
 def counted_histogram(
@@ -142,7 +140,7 @@ def thin(points: Sequence[Point], limit: int) -> list[Point]:
     """At most ``limit`` points, each the mean of equally many, so that a long noisy curve stays readable."""
     size = math.ceil(len(points) / limit) or 1
     runs = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(math.fsum(x for x, _ in run) / len(run), math.fsum(y for _, y in run) / len(run)) for run in runs]
+    return [(fmean(x for x, _ in run), fmean(y for _, y in run)) for run in runs]
 
 
 def _legend(frame: Frame, names: Sequence[str]) -> list[Markup]:
