@@ -208,16 +208,16 @@ def _training(audit: Audit, *words: str, anew: bool = False) -> str:
 def classes_table(audit: Audit, title: str = "") -> Table:
     """Exposure by class."""
     columns = ("Exposure by class", "Comes back", "In the true texts" if audit.measured else "In recovered texts")
-    lines = (Line(class_name(one), "", (_cell(one.share), Cell(f"{one.total:,}"))) for one in audit.classes)
-    return Table(title, columns, tuple(lines))
+    lines = [Line(class_name(one), "", (_cell(one.share), Cell(f"{one.total:,}"))) for one in audit.classes]
+    return Table(title, columns, lines)
 
 
 def attackers_table(audit: Audit, title: str = "") -> Table:
     """What each attacker reads."""
-    lines = tuple(
+    lines = [
         Line(one.title, one.cost, (_cell(one.readable), _cell(one.exact), Cell(shown("cosine", one.cosine))))
         for one in audit.attackers
-    )
+    ]
     return Table(title, ("Attacker", "Readable", "Word for word", "Cosine"), lines)
 
 
@@ -241,7 +241,7 @@ def tried_table(audit: Audit, title: str = "") -> Table:
     if by_form or all(one.entities is None for one in audit.tried):
         del columns["Entities read"]
     rows = zip(audit.tried, zip(*columns.values(), strict=True), strict=True)
-    return Table(title, ("Defense", *columns), tuple(Line(one.name, "", cells) for one, cells in rows))
+    return Table(title, ("Defense", *columns), [Line(one.name, "", cells) for one, cells in rows])
 
 
 def class_name(one: DataClass) -> str:
@@ -406,12 +406,12 @@ def summary(audit: Audit) -> str:
     short = [say("thresholds", audit), say("changes", audit), *audit.warnings, say("more", audit)]
     blocks = [f"**{escaped(say('answer', audit))}**", *(escaped(part) for part in short if part)]
     before = {one.name: one.before for one in audit.changes}
-    lines = (Line(name, "", (_cell(one), _cell(before.get(name)))) for name, one in audit.shares().items())
-    tables = [Table(f"Audit of {audit.title}", ("share", "now", "baseline"), tuple(lines))]
+    lines = [Line(name, "", (_cell(one), _cell(before.get(name)))) for name, one in audit.shares().items()]
+    tables = [Table(f"Audit of {audit.title}", ("share", "now", "baseline"), lines)]
     if audit.classes:
         tables.append(classes_table(audit, "What kinds of data leak"))
     if audit.thresholds:
-        rows = tuple(Line(one.text, "", (Cell(one.outcome),)) for one in audit.thresholds)
+        rows = [Line(one.text, "", (Cell(one.outcome),)) for one in audit.thresholds]
         tables.append(Table("Thresholds", ("condition", "outcome"), rows))
     if audit.attackers:
         tables.append(attackers_table(audit, "Who reads how much"))

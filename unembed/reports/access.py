@@ -179,12 +179,12 @@ def undefended(cells: Sequence[AccessCell]) -> Table:
     measured = {(one.attack, one.has): one for one in cells if one.defense == UNDEFENDED}
     best = [highest(cells, has) for has in columns]
     first = [heat_cell(one, by=one.attack if one else "") for one in best]
-    lines = [Line("highest measured", "of this column and those that it includes", tuple(first))]
+    lines = [Line("highest measured", "of this column and those that it includes", first)]
     for attack in dict.fromkeys([*impossible, *(attack for attack, _ in measured)]):
         reasons = impossible.get(attack, {})
-        across = (heat_cell(measured.get((attack, has)), reasons.get(has, "")) for has in columns)
-        lines.append(Line(attack, "", tuple(across)))
-    return Table("What the attacker has", ("word F1", *(one.title for one in columns.values())), tuple(lines))
+        across = [heat_cell(measured.get((attack, has)), reasons.get(has, "")) for has in columns]
+        lines.append(Line(attack, "", across))
+    return Table("What the attacker has", ("word F1", *(one.title for one in columns.values())), lines)
 
 
 def defended(cells: Sequence[AccessCell]) -> Table | None:
@@ -195,11 +195,11 @@ def defended(cells: Sequence[AccessCell]) -> Table | None:
     titles, present = plan().defenses, {one.defense for one in cells}
     names = [UNDEFENDED, *(one for one in titles if one in present and one != UNDEFENDED), *sorted(present - {*titles})]
     measured = {(one.attack, one.has, one.defense): one for one in cells}
-    lines = (
-        Line(attack, plan().columns[has].title, tuple(heat_cell(measured.get((attack, has, name))) for name in names))
+    lines = [
+        Line(attack, plan().columns[has].title, [heat_cell(measured.get((attack, has, name))) for name in names])
         for attack, has in sorted(attacked, key=lambda place: rank(*place))
-    )
-    return Table("What a defense leaves", ("word F1", *(titles.get(name, name) for name in names)), tuple(lines))
+    ]
+    return Table("What a defense leaves", ("word F1", *(titles.get(name, name) for name in names)), lines)
 
 
 def heat_cell(cell: AccessCell | None, reason: str = "", by: str = "") -> Cell:
@@ -280,7 +280,7 @@ def _write(output: Path, cells: Sequence[AccessCell], entries: Sequence[Entry], 
         ],
         "impossible": plan().impossible,
     }
-    tables = [*maps, replace(presumed, notes=tuple(notes))]
+    tables = [*maps, replace(presumed, notes=notes)]
     paths = write(output, page, tables, values)
     print_tables(tables)
     return paths
@@ -305,5 +305,5 @@ def _presumed(cells: Sequence[AccessCell]) -> Table:
     lines = []
     for one in places.values():
         costs = shown("score", one.queries_per_target), shown("moment", one.seconds_per_target)
-        lines.append(Line(one.attack, plan().columns[one.has].title, tuple(map(Cell, (one.presumes, *costs)))))
-    return Table("What each attack presumes", ("attack", "presumes", "queries a text", "seconds a text"), tuple(lines))
+        lines.append(Line(one.attack, plan().columns[one.has].title, [*map(Cell, (one.presumes, *costs))]))
+    return Table("What each attack presumes", ("attack", "presumes", "queries a text", "seconds a text"), lines)

@@ -81,10 +81,10 @@ def _table_of_groups(
     """A row for each group of texts (key: title), with those of the metrics ``names`` that any group has."""
     values = {name: [metrics.get(key.format(name=name, group=group)) for group in groups] for name in names}
     values = {name: column for name, column in values.items() if any(value is not None for value in column)}
-    lines = tuple(
-        Line(label, "", tuple(Cell(shown(measure(name).kind, column[place])) for name, column in values.items()))
+    lines = [
+        Line(label, "", [Cell(shown(measure(name).kind, column[place])) for name, column in values.items()])
         for place, label in enumerate(groups.values())
-    )
+    ]
     return Table("", (title, *("Texts" if name == "examples" else measure(name).title for name in values)), lines)
 
 
@@ -105,7 +105,7 @@ def lexicon_table(rows: Sequence[Scored]) -> Table | None:
         lines.append(Line(title, "", (Cell(f"{has + lacks:,}"), *cells)))
     columns = ("Entities of the test texts", "Count", "In the lexicon", "Recovered of these", "Recovered of the others")
     note = "An entity is in the lexicon if the whole of it, or each of its words, is an entry."
-    return Table("", columns, tuple(lines), notes=(note,))
+    return Table("", columns, lines, notes=(note,))
 
 
 def _share(part: int, total: int) -> Cell:
@@ -133,14 +133,14 @@ def attribute_table(metrics: Mapping[str, object]) -> Table | None:
             cells = [shown("percent", metrics.get(f"{key}/{source}_{kind}")) for kind in kinds]
             if (error := number(metrics, f"{key}/{source}_standard_error")) is not None:
                 cells[1] += f" ± {error:.1f}"
-            lines.append(Line("", title, tuple(map(Cell, cells))))
+            lines.append(Line("", title, [*map(Cell, cells)]))
     columns = ("Attribute, guessed from", "Macro accuracy", "Accuracy ± s.e.")
     note = (
         "The guess is the value whose vector lies nearest; nothing is learned for it. Macro accuracy is the mean over "
         "values, each counted once. The original text bounds what any attack could give. The standard error takes "
         "texts for independent, which texts about one subject are not."
     )
-    return Table("", (*columns, *([f"Among the nearest {k}"] if k else [])), tuple(lines), notes=(note,))
+    return Table("", (*columns, *([f"Among the nearest {k}"] if k else [])), lines, notes=(note,))
 
 
 # ------------------------------------------------------------------- words by frequency, thresholds, place in the input
@@ -383,13 +383,13 @@ def correction_table(content: Corrections) -> Table:
             moved = value is not None and last is not None and shown(kind, last) != shown(kind, value)
             cells.append(Cell(shown(kind, value), gain=(value or 0.0) > (last or 0.0) if moved else None))
         cut = f"{row.partial:,} cut short" if row.partial else ""
-        lines.append(Line(f"{counted(row.beams, 'beam')}, {counted(row.step, 'step')}", cut, tuple(cells)))
+        lines.append(Line(f"{counted(row.beams, 'beam')}, {counted(row.step, 'step')}", cut, cells))
         before = row
     note = (
         f"Means over {content.examples:,} texts, but BLEU is that of the corpus. Coloured: other than a line before. "
         "Queries are distinct texts that were embedded for a target."
     )
-    return Table("", ("Correction", *(title for title, _ in COLUMNS.values())), tuple(lines), notes=(note,))
+    return Table("", ("Correction", *(title for title, _ in COLUMNS.values())), lines, notes=(note,))
 
 
 def story(paths: Sequence[Corrected]) -> Corrected | None:
@@ -409,7 +409,7 @@ def story_table(chosen: Corrected) -> Table:
             values = (Cell(shown("cosine", one.cosine)), Cell(shown("count", one.queries)))
             lines.append(Line(str(one.step), "", (text, *values)))
         before = one.text
-    return Table("", ("Step", "Closest text so far", "Cosine", "Queries"), tuple(lines))
+    return Table("", ("Step", "Closest text so far", "Cosine", "Queries"), lines)
 
 
 def hypothesis_charts(directory: Path) -> list[Chart]:

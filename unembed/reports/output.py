@@ -69,7 +69,7 @@ class Line:
 
     title: str
     below: str
-    cells: tuple[Cell, ...]
+    cells: Sequence[Cell]
     anchor: str = ""
 
 
@@ -81,11 +81,11 @@ class Table:
     """
 
     title: str
-    columns: tuple[str, ...]
-    lines: tuple[Line, ...]
+    columns: Sequence[str]
+    lines: Sequence[Line]
     facts: int = 0
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    warnings: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
 def plain(text: str, style: str = "") -> Text:

@@ -314,9 +314,9 @@ def metrics_table(results: Results, *, secondary: bool, explained: bool = True) 
             if one.more is not None and mine is not None and theirs is not None and mine != theirs:
                 gain = (mine > theirs) == (one.more == "higher")
             cells += [Cell(shown(one.kind, other)), Cell(difference(one, mine, theirs), gain=gain)]
-        lines.append(Line(one.title, one.explanation if explained else "", tuple(cells), f"metric-{one.key}"))
+        lines.append(Line(one.title, one.explanation if explained else "", cells, f"metric-{one.key}"))
     columns = ("Nearest neighbour", "Difference") if baseline is not None else ()
-    return Table("", ("Metric", "This run", *columns), tuple(lines))
+    return Table("", ("Metric", "This run", *columns), lines)
 
 
 class Section(NamedTuple):

@@ -238,7 +238,7 @@ def _table(measured: Sequence[MeasuredPoint], notes: Sequence[str], searches: Se
         searched = [_cell(one.searched[name], "cosine", more_is_good=True) for name in searches]
         below = "" if one.point.reconstruction else f"{one.point.width} dimensions, more than the attack takes"
         lines.append(Line(f"{number}. {one.point.name}", below, (*read, *searched)))
-    return Table("Defense by defense", tuple(columns), tuple(lines), notes=tuple(notes))
+    return Table("Defense by defense", columns, lines, notes=notes)
 
 
 def _cell(value: DefendedValue, kind: str, *, more_is_good: bool) -> Cell:

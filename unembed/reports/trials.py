@@ -103,10 +103,10 @@ def compare(one: Path, other: Path) -> None:
         means = (f"{side.mean:.{digits}f} ± {side.standard_error:.3g}" for side in (test.one, test.other))
         p = "no variance" if test.p is None else f"{test.p:.3g}{' *' if test.p < 0.05 else ''}"
         cells = (*means, f"{difference:.{digits}f}", p)
-        lines.append(Line(measure(test.key).title, "", tuple(map(Cell, cells))))
+        lines.append(Line(measure(test.key).title, "", [*map(Cell, cells)]))
     write_json(one / T_TEST, {"other": str(other), **values})
     console = terminal()
-    print_values(Table(TITLE, ("metric", "this", "the other", "difference", "p"), tuple(lines)), console)
+    print_values(Table(TITLE, ("metric", "this", "the other", "difference", "p"), lines), console)
     console.print(plain(f"this: {one}\nthe other: {other}"), soft_wrap=True)
     texts = [[row.reference for row in read_rows(path / layout.PREDICTIONS)] for path in (one, other)]
     if texts[0] != texts[1]:

@@ -244,8 +244,8 @@ def paper_table(layout: Layout, directories: Sequence[Directory]) -> Table:
         raise InputError(_nothing_fits(layout, directories[0]))
     unused = [str(one.path) for one in directories if one.path not in used]
     notes = paragraphs("paper_notes", layout=layout, empty=empty, unused=unused)
-    lines = tuple(Line(row, "", tuple(own)) for row, own in cells.items())
-    return Table(layout.title, ("", *layout.columns), lines, notes=tuple(notes))
+    lines = [Line(row, "", own) for row, own in cells.items()]
+    return Table(layout.title, ("", *layout.columns), lines, notes=notes)
 
 
 def _cell(place: Place, fitting: Sequence[Directory]) -> Cell:

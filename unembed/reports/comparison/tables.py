@@ -48,9 +48,9 @@ def tables(compared: Sequence[Compared], metrics: Sequence[str], resamples: int)
     sizes = [len(one.entry.results.recovered) for one in compared]
     notes = paragraphs("runs_notes", sizes=sizes, resamples=resamples, several=several, baselines=baselines)
     warnings = paragraphs("warnings", compared=compared, reference=compared[0].entry)
-    made = [Table("Runs side by side", columns, (*lines, *baselines), len(names), tuple(warnings), tuple(notes))]
+    made = [Table("Runs side by side", columns, (*lines, *baselines), len(names), warnings, notes)]
     if several:
-        by_seed = tuple(_line([one], one.entry.label, one.entry.settings, names, metrics) for one in several)
+        by_seed = [_line([one], one.entry.label, one.entry.settings, names, metrics) for one in several]
         made.append(Table("Seed by seed", columns, by_seed, len(names)))
     if others := [one for one in by_setting[1:] if one.differences]:
         made.append(_difference_table(by_setting[0], others, metrics, resamples, seeds=bool(several)))
@@ -111,18 +111,18 @@ def _baselines(compared: Sequence[Compared], metrics: Sequence[str], names: Sequ
 def _difference_table(
     reference: Setting, others: Sequence[Setting], metrics: Sequence[str], resamples: int, *, seeds: bool
 ) -> Table:
-    lines = tuple(
+    lines = [
         Line(
             one.label,
             one.runs[0].entry.apart if seeds else one.runs[0].entry.settings,
-            tuple(_difference_cell(key, one.differences[key], resamples, seeds) for key in metrics),
+            [_difference_cell(key, one.differences[key], resamples, seeds) for key in metrics],
         )
         for one in others
-    )
+    ]
     tests = {difference.over for one in others for difference in one.differences.values() if difference is not None}
     notes = paragraphs("difference_notes", tests=tests)
     columns = ("run", *(measure(key).title for key in metrics))
-    return Table(f"Difference to {reference.label}", columns, lines, notes=tuple(notes))
+    return Table(f"Difference to {reference.label}", columns, lines, notes=notes)
 
 
 def _difference_cell(key: str, difference: Difference | None, resamples: int, seeds: bool) -> Cell:
@@ -180,7 +180,7 @@ def grids(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Table]:
             title += f" and {len(runs) - 1} more"
             below += f", {len(runs)} seeds: {', '.join(str(first[run].seeds[0]) for run in runs)}"
         columns = ([tests[run][name].values[key] for run in runs if name in tests[run]] for name in data)
-        return Line(title, below, tuple(metric_cell(key, values) for values in columns))
+        return Line(title, below, [metric_cell(key, values) for values in columns])
 
     groups = grouped([*tests], shared, lambda run: first[run].seeds[0])
     several = [run for runs in groups if len(runs) > 1 for run in runs]
@@ -190,9 +190,9 @@ def grids(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Table]:
     made = []
     for key in metrics:
         title, columns = f"{measure(key).title} by data", ("run", *data)
-        made.append(Table(title, columns, tuple(line(runs, key) for runs in groups), notes=tuple(notes)))
+        made.append(Table(title, columns, [line(runs, key) for runs in groups], notes=notes))
         if several:
-            made.append(Table(f"{title}, seed by seed", columns, tuple(line([run], key) for run in several)))
+            made.append(Table(f"{title}, seed by seed", columns, [line([run], key) for run in several]))
     return made
 
 
