@@ -14,9 +14,8 @@ that knows nothing of it, whoever has the training text may still defend that in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from omegaconf import DictConfig
@@ -47,8 +46,7 @@ PredictionKind = Literal["sequence", "set"]
 Name = Literal["attack", "search", "other", "lookup", "closest"]
 
 
-@dataclass(frozen=True, slots=True)
-class AuditedRows:
+class AuditedRows(NamedTuple):
     """What the attackers read: rows of the store, behind a denoiser with denoised vectors, their vectors as ``stored``
     (n, d), their true texts as far as they are known, and test texts of the run.
     """
@@ -59,8 +57,7 @@ class AuditedRows:
     tested: Sequence[Truth]
 
 
-@dataclass(frozen=True, slots=True)
-class AttackerReadings:
+class AttackerReadings(NamedTuple):
     """What one attacker recovers of the store's rows, and of the run's test texts (``tested``).
 
     ``label``: what a reader calls it; ``estimator``: of shares, from texts whose truth is known, ``tested`` and its
@@ -200,8 +197,7 @@ def read_by(
 # -- lookups -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Lookup:
+class Lookup(NamedTuple):
     """The training texts and the embedder that has their vectors in its cache."""
 
     known: Sequence[str]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,8 +32,7 @@ from unembed.reports.reading import ZeroFilled
 NEAREST = 10
 
 
-@dataclass(frozen=True, slots=True)
-class DefendedRows:
+class DefendedRows(NamedTuple):
     """Rows of the store under one defense, fitted, or None: its vectors (n, k), and ``received`` by the attack, filled
     with zeros (n, d), or None if they are longer than it accepts; ``neighbours``: see ``neighbours_kept``.
     """
@@ -44,8 +43,7 @@ class DefendedRows:
     received: Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
-class Trials:
+class Trials(NamedTuple):
     """The rows that defenses are tried on.
 
     Attributes:

@@ -19,7 +19,6 @@ than ``SMALLEST`` known texts have such a part, as is so for mail addresses, the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -186,8 +185,7 @@ def _counts(true: Items, written: Items, recovered: str, ordered: bool) -> Count
     return counts
 
 
-@dataclass(frozen=True, slots=True)
-class PartEstimator:
+class PartEstimator(NamedTuple):
     """Shares of parts that come back, of one attacker: the parts ``written`` in each of its readings of the store, and
     ``known`` scores of texts whose truth is known, with the counts of their parts.
     """

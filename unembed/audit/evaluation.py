@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from omegaconf import DictConfig
@@ -123,7 +122,7 @@ def evaluate(
             f"Nothing can be estimated: the run has {len(audit.known)} test texts of known truth, and it takes "
             f"{calibration.SMALLEST}. Test it (evaluate.py), or give the true texts of some rows (texts=<file>)."
         )
-    trials = replace(trials, truths=[truths[row] for row in trials.chosen])
+    trials = trials._replace(truths=[truths[row] for row in trials.chosen])
     audit.tried = trials.results(own, reader, lookup, settings.readable)
     return audit
 

@@ -15,9 +15,8 @@ import hashlib
 import io
 import math
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 from xml.etree import ElementTree
 
@@ -135,8 +134,7 @@ def print_audit(directory: Path, audit: Audit, console: Console | None = None) -
 # -- what to do next ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One thing to do: its title, the reason, and commands."""
 
     title: str

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter
 from pydantic.json_schema import SkipJsonSchema
@@ -32,8 +31,7 @@ Cosine = Annotated[float, Field(ge=-1.001, le=1.001)]
 Percent = Annotated[float, Field(ge=0, le=100)]
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
+class Truth(NamedTuple):
     """The true text of a row, cut as it was embedded."""
 
     text: str
@@ -41,8 +39,7 @@ class Truth:
     language: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """The text recovered from one vector; ``cosine`` compares its embedding with that vector.
 
     ``f1`` (0 to 100) and ``exact`` (the same words in their order) are None if the true text is unknown; ``exact`` is

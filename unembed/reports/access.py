@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -280,7 +279,7 @@ def _write(output: Path, cells: Sequence[AccessCell], entries: Sequence[Entry], 
         ],
         "impossible": plan().impossible,
     }
-    tables = [*maps, replace(presumed, notes=notes)]
+    tables = [*maps, presumed._replace(notes=notes)]
     paths = write(output, page, tables, values)
     print_tables(tables)
     return paths

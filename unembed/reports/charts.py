@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -18,8 +18,7 @@ COLOURS = 4  # colours for series in the page's style sheet
 _BINS = 32  # of a histogram
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """A named line through ``points`` (x, y), drawn in the order given."""
 
     name: str
@@ -27,8 +26,7 @@ class Series:
     dots: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Bars:
+class Bars(NamedTuple):
     """A group of bars with its label: one height per series, None for no bar."""
 
     label: str
@@ -107,8 +105,7 @@ def grouped_bars(title: str, names: Sequence[str], groups: Sequence[Bars], x_lab
     return frame.svg(title, parts)
 
 
-@dataclass(frozen=True, slots=True)
-class NamedValue:
+class NamedValue(NamedTuple):
     """A named value of ``row_chart``, with its formatted text and its interval if there is one."""
 
     name: str

@@ -12,8 +12,7 @@ way first; where the defense is random, or leaves the directions, the plain vect
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -37,8 +36,7 @@ GRID = 1e-6  # difference up to which a coordinate lies on a grid
 Answer = Literal["exact", "near", "no"]
 
 
-@dataclass(frozen=True, slots=True)
-class Nearest:
+class Nearest(NamedTuple):
     """The nearest row of each text.
 
     Attributes:
@@ -77,8 +75,7 @@ def nearest(vectors: Tensor, store: Tensor, besides: bool = False) -> Nearest:
     return Nearest(places.tolist(), cosine_rows(vectors, store[places]).numpy(), torch.cat(following).double().numpy())
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Texts as they are compared with a store: vectors of the candidates, (m, d), of references that are no members,
     (n, d), and of the references as the store would hold them (``stored``).
     """
@@ -109,8 +106,7 @@ def comparisons(
     return ways
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
+class Membership(NamedTuple):
     """What was found of each candidate: its nearest row, the threshold of the scores (``by_store``: of the store's own
     rows), and ``same``, the cosine from which a vector is taken for the text's own.
     """

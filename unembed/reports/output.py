@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -39,8 +38,7 @@ NAMES = 26  # minimum width of the first column, which names the run
 COLOURS = {True: "green", False: "red", None: ""}
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A value, the smaller text below it, and whether it is an improvement (None: neither, or not significant).
 
     ``quoted``: whether it is text from a run, which may be right-to-left; ``title``: a tooltip; ``style``: its class in
@@ -60,8 +58,7 @@ class Cell:
         return " ".join([self.text, *(f"({part})" for part in self.below)])
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A row: its title, the smaller text below it, and its cells; without cells, the title spans all columns.
 
     ``anchor``: its name on the page, for links.
@@ -73,8 +70,7 @@ class Line:
     anchor: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """A table with its title, warnings above it and notes below it.
 
     ``columns`` includes the column of row titles. The next ``facts`` columns describe the run, the others are metrics.
@@ -229,8 +225,7 @@ def charts_of(charts: Sequence[Chart]) -> Markup:
     return macro("charts_of", charts=charts) if charts else Markup("")
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(NamedTuple):
     """A large number, the text below it, a gauge filled to ``width`` percent with a mark at ``tick``, and a tooltip."""
 
     title: str

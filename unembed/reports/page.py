@@ -10,7 +10,6 @@ that returns nothing is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
@@ -100,7 +99,7 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
     with knowing(results.described):
         table = metrics_table(results, secondary=False, explained=False)
     columns = tuple(column.lower() for column in table.columns)
-    print_values(replace(table, title=_heading(results), columns=columns), console)
+    print_values(table._replace(title=_heading(results), columns=columns), console)
     console.print(plain(f"More metrics: {run_dir / layout.METRICS}", style="dim"), soft_wrap=True)
     console.print(plain(_lead(results)))
     for warning in _warnings(results):

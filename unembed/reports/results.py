@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import yaml
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter
@@ -68,8 +68,7 @@ class Moment(BaseModel):
     learning_rate: _Finite = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(NamedTuple):
     """A line of predictions.jsonl with its number of words and its quality, 0 to 100: sentence BLEU for a sequence,
     recall of the reference's words for a set.
     """
@@ -178,8 +177,7 @@ def by_quality(recovered: Sequence[Recovered]) -> list[Recovered]:
     return sorted(recovered, key=lambda one: (-one.quality, -one.words, one.row.index))
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A part of a text: whether it is recovered, the label of its entity, and whether it ends that entity."""
 
     text: str

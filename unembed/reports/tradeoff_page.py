@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,8 +37,7 @@ WIDTH, HEIGHT = 680.0, 400.0  # of the chart
 NEAR = 13.0  # distance of dots whose labels would overlap
 
 
-@dataclass(frozen=True, slots=True)
-class DefendedValue:
+class DefendedValue(NamedTuple):
     """A metric under a defense, and its change from the undefended value, each with its interval; None if undefined.
 
     The undefended value itself has no change.
@@ -81,8 +79,7 @@ class DefendedValue:
         return {"value": self.value, "low": low, "high": high, **change}
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredPoint:
+class MeasuredPoint(NamedTuple):
     """A point with its intervals: ``read`` by key of metrics.json, ``searched`` NDCG@10 by name of the search."""
 
     point: Point

@@ -18,8 +18,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -36,8 +35,7 @@ from unembed.reports.results import as_scored, measure
 TOLERANCE = 5e-3  # allowed difference between metrics.json and predictions.jsonl, below the precision of all tables
 
 
-@dataclass(frozen=True, slots=True)
-class MetricValue:
+class MetricValue(NamedTuple):
     """A metric of one run; value None if it does not apply, interval None if it is not a sum over examples."""
 
     value: float | None
@@ -49,8 +47,7 @@ class MetricValue:
         return {"value": self.value, "low": low, "high": high}
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """A value minus the reference's on the same texts, with the two-sided p value of no difference.
 
     Interval and p value are over test texts (paired bootstrap) or over seeds (Welch's t-test).
@@ -62,8 +59,7 @@ class Difference:
     over: Literal["texts", "seeds"] = "texts"
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(NamedTuple):
     """A run compared with the reference: values by metric; ``resampled``, by metric, the resampled values followed by
     the value itself, (resamples + 1,), of which runs on the same texts share the resamples; whether its test texts are
     those of the reference (``paired``), and how many they have in ``common``.
@@ -90,7 +86,7 @@ def compare(entries: Sequence[Entry], metrics: Sequence[str], resamples: int, se
     for entry, own in zip(entries, measured, strict=True):
         samples = _resampled(own, resamples, seed)
         values = {key: MetricValue(number(entry.results.metrics, key)) for key in metrics}
-        values |= {key: replace(values[key], interval=one.interval(samples[key])) for key, one in own.items()}
+        values |= {key: values[key]._replace(interval=one.interval(samples[key])) for key, one in own.items()}
         # The resampled values come from predictions.jsonl, so the value of a difference must too.
         with_value = {key: np.append(samples[key], one.value) for key, one in own.items()}
         paired, common = entry.texts == reference, len(entry.texts & reference)
@@ -211,8 +207,7 @@ def better(key: str, difference: Difference) -> bool | None:
     return (difference.value > 0) == (measure(key).more == "higher")
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(NamedTuple):
     """Mean of a metric over seeds and its sample standard deviation (n - 1), which is None for a single run."""
 
     mean: float | None
@@ -227,8 +222,7 @@ class Spread:
         return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """The runs of one setting, one per seed in the given order, compared with the reference's setting.
 
     ``differences`` by metric; None if either value is missing; empty if the texts differ or both are seeds of one
@@ -261,7 +255,7 @@ class Setting:
         """The first run with the means of the setting's values."""
         if len(self.runs) == 1:
             return self.runs[0]
-        return replace(self.runs[0], values={key: MetricValue(one.mean) for key, one in self.values.items()})
+        return self.runs[0]._replace(values={key: MetricValue(one.mean) for key, one in self.values.items()})
 
 
 def settings(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Setting]:
