@@ -91,38 +91,36 @@ def with_intervals(
     points: Sequence[tuple[Point, Sequence[Mapping[str, Any]]]], resamples: int, seed: int = 0
 ) -> list[MeasuredPoint]:
     """Metrics with intervals of each point and its text rows; the first point is the undefended one."""
-    metrics = [metric for metric in text_metrics() if metric.description.key in READ]
+    metrics = {key: metric for metric in text_metrics() if (key := metric.description.key) in READ}
+    ndcg = Ndcg()
     measured: list[tuple[dict[str, Measured[Any] | None], dict[str, Measured[Any] | None]]] = []
     for point, rows in points:
         scored = [Scored(row["reference"], row["prediction"], kind=row["kind"], cosine=row["cosine"]) for row in rows]
-        read = {metric.description.key: Measured.of(metric, scored) if scored else None for metric in metrics}
+        read = {key: Measured.of(metrics[key], scored) if scored else None for key in READ}
         searched = {
-            name: None if values is None else Measured(Ndcg(), Ndcg.known(values[NDCG.key]))
-            for name, values in point.retrieval.items()
+            name: None if queries is None else Measured(ndcg, ndcg.known(queries[NDCG.key]))
+            for name, queries in point.retrieval.items()
         }
         measured.append((read, searched))
-    undefended = measured[0]
+
+    def values(own: Mapping[str, Measured[Any] | None], base: Mapping[str, Measured[Any] | None]) -> Any:
+        return {name: _value(own[name], base[name], resamples, seed) for name in base}
+
     return [
-        MeasuredPoint(
-            point,
-            {key: _value(read[key], undefended[0][key], resamples, seed) for key in READ},
-            {name: _value(searched[name], undefended[1][name], resamples, seed) for name in undefended[1]},
-        )
+        MeasuredPoint(point, values(read, measured[0][0]), values(searched, measured[0][1]))
         for (point, _), (read, searched) in zip(points, measured, strict=True)
     ]
 
 
-def _value(
-    measured: Measured[Any] | None, undefended: Measured[Any] | None, resamples: int, seed: int
-) -> DefendedValue:
-    if measured is None or np.isnan(measured.value):
+def _value(one: Measured[Any] | None, undefended: Measured[Any] | None, resamples: int, seed: int) -> DefendedValue:
+    if one is None or np.isnan(one.value):
         return DefendedValue(None)
-    resampled = measured.metric.combine(resampled_sums(measured.parts, resamples, seed))
-    own = measured.interval(resampled)
-    if undefended is None or undefended is measured or np.isnan(undefended.value):
-        return DefendedValue(measured.value, own)
+    resampled = one.metric.combine(resampled_sums(one.parts, resamples, seed))
+    own = one.interval(resampled)
+    if undefended is None or undefended is one or np.isnan(undefended.value):
+        return DefendedValue(one.value, own)
     base = undefended.metric.combine(resampled_sums(undefended.parts, resamples, seed))
-    return DefendedValue(measured.value, own, measured.value - undefended.value, interval(resampled - base))
+    return DefendedValue(one.value, own, one.value - undefended.value, interval(resampled - base))
 
 
 def chief(measured: Sequence[MeasuredPoint]) -> str:

@@ -69,6 +69,10 @@ class Source(BaseModel):
     mean: bool = False
 
 
+class Part(Source, extra="allow"):
+    """A row or a column: what it says of the source, and conditions under other keys."""
+
+
 class Place(NamedTuple):
     """A cell: the allowed values by group or dotted key, the source of its value, and the paper's value."""
 
@@ -86,8 +90,8 @@ class Layout(BaseModel):
 
     title: str
     source: str
-    rows: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
-    columns: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    rows: Annotated[dict[str, Part], Field(min_length=1)]
+    columns: Annotated[dict[str, Part], Field(min_length=1)]
     paper: dict[str, dict[str, FiniteFloat]] = {}
     notes: list[str] = []
 
@@ -99,13 +103,6 @@ class Layout(BaseModel):
             for column in values:
                 if column not in self.columns:
                     raise ValueError(f"paper.{row}: {column!r} is no column, {did_you_mean(column, self.columns)}")
-        for kind, parts in (("rows", self.rows), ("columns", self.columns)):
-            for label, part in parts.items():
-                try:
-                    Source.model_validate(part)
-                except ValidationError as error:
-                    first = error.errors()[0]
-                    raise ValueError(f"{kind}.{label}.{first['loc'][0]}: {first['msg']}") from error
         for place in self.places():
             if not place.source.metric:
                 raise ValueError(f"row {place.row!r}, column {place.column!r}: neither names a metric")
@@ -115,7 +112,7 @@ class Layout(BaseModel):
         """The cells, row by row; what a column says wins over its row."""
         for row, of_row in self.rows.items():
             for column, of_column in self.columns.items():
-                both = {**of_row, **of_column}
+                both = of_row.model_dump(exclude_unset=True) | of_column.model_dump(exclude_unset=True)
                 conditions = {
                     key: value if isinstance(value, list) else [value]
                     for key, value in both.items()
