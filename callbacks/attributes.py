@@ -54,15 +54,8 @@ class AttributeAttack(Testing):
     the dimension. Also ``texts``, ``skipped`` (texts without a value), ``values`` (distinct true values in the texts),
     ``candidates`` (values to choose from) and ``majority`` (share of the most frequent value, percent).
 
-    Args:
-        template: How a value is written before it is embedded, containing ``{value}``; or a mapping from attribute to
-            template, where values of other attributes are embedded as they are.
-        k: Number of nearest values considered for ``_top<k>``.
-        candidates: Choose among the values in all splits (``data``) or only among those of the test texts (``test``).
-        embedder: Compare texts and values in the space of the attacked embedder (``target``) or of
-            scoring.second_embedder (``second``), for an attacker who cannot query the attacked embedder for short
-            texts. Attacked vectors are always compared with values in their own space.
-        cache_dir: Where the vectors of the second embedder are cached.
+    configs/callbacks/default.yaml says what the settings are. A second embedder is for an attacker who cannot query the
+    attacked one for short texts; attacked vectors are always compared with values in their own space.
     """
 
     def __init__(

@@ -68,11 +68,8 @@ class Corrects(Protocol):
 class IterativeCorrection(Testing):
     """Corrects every test target once per beam width, for the largest number of steps, and scores all requested steps.
 
-    The table counts these queries per target; ``queries`` of metrics.json are those of the attack's own settings.
-
-    Args:
-        steps: Correction steps in ascending order; 0 is the initial hypothesis.
-        beams: Widths of the sequence beam in ascending order; 1 is greedy correction.
+    The table counts these queries per target; ``queries`` of metrics.json are those of the attack's own settings. Steps
+    and widths are in ascending order; step 0 is the initial hypothesis, and width 1 greedy correction.
     """
 
     def __init__(
@@ -96,7 +93,6 @@ class IterativeCorrection(Testing):
             )
 
     def on_test_start(self, *_: Any) -> None:
-        """Clear the results of an earlier test."""
         self.lines, self.limit = {}, None
 
     def on_test_batch_end(
@@ -113,7 +109,6 @@ class IterativeCorrection(Testing):
             self.limit = done.limit or self.limit
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gather, score, write and log."""
         assert isinstance(pl_module, Attack)
         gathered = of_every_rank((self.lines, self.limit))
         lines = {key: line for part, _ in gathered for key, line in part.items()}

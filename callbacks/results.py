@@ -105,11 +105,7 @@ def objective_of(directory: Path, name: str) -> float:
 class Predictions(Callback):
     """Collects the outputs of ``test_step``; rank 0 writes and scores them.
 
-    Args:
-        directory: Where predictions.jsonl and metrics.json are written.
-        embedder: The embedder with its cache; embeds predictions for the cosine.
-        training: Data module of the attack's training text; None if unknown.
-        models: Additional models for scoring.
+    ``training`` is the data module of the attack's training text; None if unknown.
     """
 
     def __init__(
@@ -272,11 +268,8 @@ def _bin(count: int) -> tuple[int, int]:
 class RunRecord(Callback):
     """Writes record.json at the end of each stage, and data.json at the start of the first.
 
-    Args:
-        directory: The run directory.
-        embedder: The embedder whose fingerprint and queries are recorded.
-        training: The training entry of the evaluated run, if this is an evaluation.
-        checkpoint: The file of the evaluated weights, whose hash is recorded.
+    Of an evaluation, ``training`` is the training entry of the evaluated run, and ``checkpoint`` the file of its weights,
+    whose hash is recorded.
     """
 
     def __init__(

@@ -147,14 +147,7 @@ def _key(session: Session, settings: DictConfig, bench: Bench) -> str:
 class TradeOff:
     """The settings of a sweep: the keys of ``tradeoff`` in configs/experiment/tradeoff.yaml.
 
-    Args:
-        collection: The collection that is searched and whose documents are attacked.
-        points: Defenses, each as overrides of evaluate.py; ``defense=none`` is always measured.
-        cuts: Numbers of tokens to which documents and queries are cut for the search; null keeps them whole.
-        defended: Whether queries and documents are defended for the search (``both``) or only ``documents``.
-        similarity: How the search compares vectors.
-        texts: Maximum number of held-out documents to attack.
-        resamples: Number of bootstrap resamples.
+    The collection is searched, and its held-out documents are attacked; ``defense=none`` is always measured.
     """
 
     def __init__(

@@ -103,7 +103,9 @@ def with_intervals(
         }
         measured.append((read, searched))
 
-    def values(own: Mapping[str, Measured[Any] | None], base: Mapping[str, Measured[Any] | None]) -> Any:
+    def values(
+        own: Mapping[str, Measured[Any] | None], base: Mapping[str, Measured[Any] | None]
+    ) -> dict[str, DefendedValue]:
         return {name: _value(own[name], base[name], resamples, seed) for name in base}
 
     return [
