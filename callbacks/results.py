@@ -268,8 +268,8 @@ def _bin(count: int) -> tuple[int, int]:
 class RunRecord(Callback):
     """Writes record.json at the end of each stage, and data.json at the start of the first.
 
-    Of an evaluation, ``training`` is the training entry of the evaluated run, and ``checkpoint`` the file of its weights,
-    whose hash is recorded.
+    Of an evaluation, ``training`` is the training entry of the evaluated run, and ``checkpoint`` the file of its
+    weights, whose hash is recorded.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ def score_predictions(
     """Score the best candidate of each test example against its reference.
 
     Args:
-        predictions: Predictions by example index.
+        predictions: By example index.
         datamodule: Holds the test examples, the target vectors as the attacker saw them, and the subword tokenizer.
         embedder: Embeds the predictions; these queries are counted for scoring, not for the attack.
         training_entities: (label, lower-cased text) of the entities in the attack's training text; None if unknown.

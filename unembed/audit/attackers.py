@@ -212,11 +212,9 @@ class Lookup(NamedTuple):
     def texts(self, vectors: Tensor, defense: Defense | None = None) -> list[str]:
         """The nearest training text of each vector, (n, d).
 
-        Args:
-            vectors: As the attacker finds them.
-            defense: What changed them, fitted. The training vectors are compared as they are and defended, where both
-                have the dimension of ``vectors``; the way that comes closer to the vectors on average is taken, which
-                an attacker can see without a true text.
+        Behind a fitted defense, the training vectors are compared as they are and defended, where both have the
+        dimension of ``vectors``; the way that comes closer to the vectors on average is taken, which an attacker can
+        see without a true text.
         """
         ways: list[Defense | None] = [defense]
         if defense is not None and vectors.shape[1] == self.service.dimension:

@@ -35,14 +35,9 @@ def write_card(
     tested: Mapping[str, Mapping[str, Any]],
     scores: Sequence[Scored],
 ) -> None:
-    """Write README.md.
+    """Write README.md into the folder of an exported attacker, which has everything else in it.
 
-    Args:
-        folder: The exported attacker, with everything else in it.
-        name: What it is opened by.
-        config: Its configuration.
-        tested: metrics.json of each test, by what the texts were.
-        scores: Lines of calibration.jsonl; may be empty.
+    ``tested`` has metrics.json of each test, by what the texts were; ``scores`` are lines of calibration.jsonl.
     """
     record = read_json(folder / layout.RECORD)
     text = (

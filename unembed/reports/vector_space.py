@@ -156,16 +156,9 @@ def check_space(
 
     With fewer than ``FEWEST`` vectors, only numbers, lengths and the embedder's quiet directions are compared.
 
-    Args:
-        name: Name of the vectors, as in ``vectors=``.
-        vectors: The vectors.
-        space: From ``reference_space``; None compares nothing.
-        session: The run.
-        texts: Test texts of the run, which variants of the embedder may embed.
-        trusted: Whether to warn instead of raising.
-
-    Returns:
-        Warnings for the user.
+    Returns warnings, or raises InputError where the vectors are not ``trusted``. ``space`` is that of
+    ``reference_space``, None compares nothing; ``texts`` are test texts of the run, which variants of the embedder
+    embed.
     """
     if not len(vectors) or space is None:
         return []
@@ -345,10 +338,7 @@ def is_foreign(vectors: Tensor, space: Space) -> bool:
 def of_directions(vectors: Tensor, space: Space, alternatives: Mapping[str, Space]) -> Fault:
     """The likely reason why directions are those of another space.
 
-    Args:
-        vectors: Vectors for which ``is_foreign`` is true, (n, d).
-        space: The run's embedder.
-        alternatives: Variants of the embedder by title, each described by vectors of the same texts.
+    ``alternatives`` are variants of the embedder by title, each described by vectors of the same texts.
     """
     foreign = space.foreign(vectors)
     strange = "" if foreign is None else f", {100 * foreign:.0f} % of the energy where this embedder has none"
