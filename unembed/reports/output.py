@@ -132,15 +132,12 @@ def print_tables(tables: Sequence[Table], console: Console | None = None) -> Non
 def _parts(table: Table, places: Sequence[int], console: Console) -> Iterator[Sequence[int]]:
     """Split the metrics of a table, by column index, into parts that fit, of at least one metric each."""
     unlimited = console.options.update_width(PIPED)  # rich never measures more than this limit
-    begin = 0
-    while begin < len(places):
-        end = len(places)
-        while end > begin + 1:
-            if console.measure(_of_runs(table, places[begin:end]), options=unlimited).minimum <= console.width:
-                break
-            end -= 1
-        yield places[begin:end]
-        begin = end
+    while places:
+        size = len(places)
+        while size > 1 and console.measure(_of_runs(table, places[:size]), options=unlimited).minimum > console.width:
+            size -= 1
+        yield places[:size]
+        places = places[size:]
 
 
 def _of_runs(table: Table, places: Sequence[int]) -> RichTable:
@@ -223,17 +220,6 @@ def sentence(name: str, template: str = "reports/report.txt.jinja", **values: An
 def charts_of(charts: Sequence[Chart]) -> Markup:
     """The charts side by side; empty for none."""
     return macro("charts_of", charts=charts) if charts else Markup("")
-
-
-class Tile(NamedTuple):
-    """A large number, the text below it, a gauge filled to ``width`` percent with a mark at ``tick``, and a tooltip."""
-
-    title: str
-    value: str
-    note: str
-    width: float | None
-    tick: float | None
-    explanation: str
 
 
 def write_page(path: Path, **values: Any) -> None:

@@ -38,7 +38,6 @@ from unembed.reports.output import (
     Cell,
     Line,
     Table,
-    Tile,
     charts_of,
     macro,
     plain,
@@ -191,7 +190,8 @@ def headline(results: Results) -> Markup:
             note, tick = "does not apply to this run", None
         elif other is not None:
             note = Markup("nearest neighbour <strong>{}</strong>").format(shown(one.kind, other))
-        tiles.append(Tile(one.title, shown(one.kind, results.metrics.get(key)), note, width, tick, one.explanation))
+        value = shown(one.kind, results.metrics.get(key))
+        tiles.append({"about": one, "value": value, "note": note, "width": width, "tick": tick})
     return macro("headline", tiles=tiles, compared=results.baseline is not None)
 
 
