@@ -11,7 +11,7 @@ upper bound for any attack. They are written to ``attributes.jsonl``:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,7 +23,6 @@ from unembed.attacks.base import Attack
 from unembed.callbacks.results import Predictions, Testing
 from unembed.core.atomic_files import write_json, write_json_lines
 from unembed.core.errors import InputError, did_you_mean
-from unembed.core.examples import Example
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.sources.base import SPLITS
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -127,7 +126,8 @@ class AttributeAttack(Testing):
         if not labelled:  # a subset of the test texts was predicted, and none has a value
             return metrics
         splits = SPLITS if self.candidates == "data" else ("test",)
-        values = sorted({value for split in splits for value in values_of(data.examples(split), name)})
+        labels = (example.attributes.get(name) for split in splits for example in data.examples(split))
+        values = sorted({label for label in labels if label is not None})
         column = {value: place for place, value in enumerate(values)}
         truth = [column[test[index].attributes[name]] for index in labelled]
         majority = Majority().of([Guessed(value, 0, len(values)) for value in truth])
@@ -171,8 +171,3 @@ def _scored(trainer: Trainer) -> Predictions:
     """The Predictions callback of the trainer."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return next(callback for callback in callbacks if isinstance(callback, Predictions))
-
-
-def values_of(examples: Sequence[Example], name: str) -> set[str]:
-    """The values of an attribute in ``examples``."""
-    return {example.attributes[name] for example in examples if name in example.attributes}

@@ -90,7 +90,7 @@ def check_truths(
     places = [place for place in sample.positions if place in truths]
     rows_of = {place: row for row, place in enumerate(sample.positions)}
     vectors = sample.vectors[[rows_of[place] for place in places]]
-    whole = [_example(truths[place]) for place in places]
+    whole = [Example(0, truths[place].text, truths[place].spans, truths[place].language) for place in places]
     data = config.datamodule
     cutter = Truncation(data.get("max_tokens", 32), data.get("tokenizer", "minilm"))
     cut = list(cutter.cut(whole))
@@ -149,7 +149,3 @@ def _made_otherwise(
 def _cosines(examples: Sequence[Example], vectors: Tensor, embedder: CachedEmbedder) -> list[float]:
     found: list[float] = cosine_rows(embedder.embed([one.text for one in examples], "scoring"), vectors).tolist()
     return found
-
-
-def _example(truth: Truth) -> Example:
-    return Example(0, truth.text, truth.spans, truth.language)

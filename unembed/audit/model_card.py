@@ -51,17 +51,15 @@ def write_card(
             megabytes=(folder / layout.CHECKPOINT).stat().st_size / 1e6,
             files=read_json(folder / layout.DATA)["files"],
             metrics=list(_METRICS.values()),
-            tested=[(title, metrics.get("examples"), _shown(metrics)) for title, metrics in tested.items()],
+            tested=[
+                (title, own.get("examples"), ["" if own.get(key) is None else f"{own[key]:.1f}" for key in _METRICS])
+                for title, own in tested.items()
+            ],
             sources=_means(scores, lambda one: one.source, sorted({one.source for one in scores})),
             lengths=_means(scores, _length, [_range(*bounds) for bounds in _LENGTHS]),
         )
     )
     write_file(folder / layout.CARD, text)
-
-
-def _shown(metrics: Mapping[str, Any]) -> list[str]:
-    values = [metrics.get(key) for key in _METRICS]
-    return ["" if value is None else f"{value:.1f}" for value in values]
 
 
 def _means(

@@ -12,7 +12,6 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -85,7 +84,9 @@ def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePo
         overrides, hypotheses = _with_hypotheses(point, session)
         done = finished.load(overrides)
         if done is None:
-            done = bench.measure(point.name, overrides, partial(_defense, point.config), hypotheses)
+            done = bench.measure(
+                point.name, overrides, lambda own=point.config: threat_of(own.defense).defense, hypotheses
+            )
             finished.save(*done)
         measured.append(done)
     attacked = len(bench.texts.examples("test"))
@@ -122,10 +123,6 @@ def _with_hypotheses(point: DefensePoint, session: Session) -> tuple[list[str], 
         return overrides, own
     defended = session.threat.hypotheses == "defended"
     return ([*overrides, DEFENDED], "defended") if defended else (overrides, own)
-
-
-def _defense(config: DictConfig) -> Defense:
-    return threat_of(config.defense).defense
 
 
 def _key(session: Session, settings: DictConfig, bench: Bench) -> str:
