@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,7 +30,6 @@ from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.retrieval import Defended, Searchable, Similarity
 from unembed.datamodules.sources.base import folded
 from unembed.datamodules.sources.collection_texts import HeldOut
-from unembed.defenses.base import Defense
 from unembed.defenses.threat import Hypotheses, threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.statistics import evenly
@@ -84,9 +83,7 @@ def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePo
         overrides, hypotheses = _with_hypotheses(point, session)
         done = finished.load(overrides)
         if done is None:
-            done = bench.measure(
-                point.name, overrides, lambda own=point.config: threat_of(own.defense).defense, hypotheses
-            )
+            done = bench.measure(point.name, overrides, point.config.defense, hypotheses)
             finished.save(*done)
         measured.append(done)
     attacked = len(bench.texts.examples("test"))
@@ -248,14 +245,14 @@ class Bench:
         self._others = [place for place, name in enumerate(self.collection.document_ids) if name not in attacked]
 
     def measure(
-        self, name: str, overrides: Sequence[str], build: Callable[[], Defense], hypotheses: Hypotheses = "clean"
+        self, name: str, overrides: Sequence[str], defense: DictConfig, hypotheses: Hypotheses = "clean"
     ) -> tuple[Point, list[dict[str, Any]]]:
         """Attack and search under a defense; return the point and its text rows.
 
         For each cut, the defense is fitted anew to the documents that are not attacked, which a defender has too.
         ``hypotheses`` says whether texts that the attack embeds get clean or defended vectors.
         """
-        defenses = {cut: build() for cut in self.indexes}
+        defenses = {cut: threat_of(defense).defense for cut in self.indexes}
         for cut, index in self.indexes.items():
             index.fit(defenses[cut], self._others[:: math.ceil(len(self._others) / DEFENSE_SAMPLE) or 1])
         retrieval: dict[str, dict[str, list[float]] | None] = {}
