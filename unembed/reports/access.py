@@ -162,7 +162,8 @@ def _cell(one: Compared, declared: Declared) -> AccessCell:
     return AccessCell(
         **declared.model_dump(),
         defense=one.entry.choice("defense"),
-        **{key: one.values.get(key, MetricValue(None)) for key in METRICS},
+        token_f1=one.values.get("token_f1", MetricValue(None)),
+        entity_recovery=one.values.get("entity_recovery", MetricValue(None)),
         queries_per_target=number(metrics, "queries_per_target"),
         seconds_per_target=seconds / texts if seconds is not None and texts else None,
         source=str(one.entry.results.directory),

@@ -141,8 +141,8 @@ def below_baseline(
     for key, name in (("bleu", "BLEU"), ("token_f1", "word F1")):
         ours, theirs = number(metrics, key), number(baseline, key)
         if ours is not None and theirs is not None:
-            values = {"metric": name, "ours": ours, "theirs": theirs, "trained": trained}
-            return "" if ours >= theirs else sentence("below_baseline", **values)
+            below = ours < theirs
+            return sentence("below_baseline", metric=name, ours=ours, theirs=theirs, trained=trained) if below else ""
     return ""
 
 
