@@ -12,7 +12,7 @@ import pytest
 
 from support.pages import ROOT, read
 from unembed.metrics.description import Unit
-from unembed.reports.wording import measure
+from unembed.reports.results import measure
 
 README = read(ROOT / "results" / "README.md")
 FILES = sorted((ROOT / "results").glob("*.csv"))

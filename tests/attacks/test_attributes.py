@@ -203,7 +203,7 @@ def test_metrics_of_a_run(tmp_path: Path) -> None:
     assert metrics["exact_match"] == 0  # what was there before stays
 
 
-def test_candidates_of_the_test_texts_alone_and_templates(tmp_path: Path) -> None:
+def test_candidates_test_callbacks_texts_alone_and_templates(tmp_path: Path) -> None:
     metrics, _, embedder = run(tmp_path, AttributeAttack({"city": "lives in {value}"}, candidates="test"))
     assert metrics["attribute/city/candidates"] == 4
     asked = embedder._embedder.asked  # type: ignore[attr-defined]

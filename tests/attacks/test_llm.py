@@ -342,19 +342,19 @@ def test_trials_of_a_search_are_refused(tmp_path: Path) -> None:
 
 
 def test_mean_and_standard_error_by_hand() -> None:
-    assert summary([1.0, 2.0, 3.0, 6.0]) == {
+    assert summary([1.0, 2.0, 3.0, 6.0]).model_dump() == {
         "mean": 3.0, "standard_error": pytest.approx(math.sqrt(14 / 3) / 2), "values": [1.0, 2.0, 3.0, 6.0],
     }  # fmt: skip
-    assert summary([None, None])["mean"] is None
+    assert summary([None, None]).mean is None
     values = np.random.default_rng(0).normal(size=10).tolist()
-    assert summary(values)["standard_error"] == pytest.approx(stats.sem(values))
+    assert summary(values).standard_error == pytest.approx(stats.sem(values))
 
 
 def test_t_test_by_hand() -> None:
     one = {"bleu": summary([1.0, 2.0, 3.0]), "seconds": summary([1.0, 2.0, 3.0]), "cosine": summary([None] * 3)}
     other = {"bleu": summary([2.0, 4.0, 6.0, 8.0]), "seconds": summary([9.0, 8.0, 7.0, 6.0]), "rouge1": summary([1.0])}
     (row,) = differences(one, other)
-    assert (row.key, row.one[0], row.other[0]) == ("bleu", 2.0, 5.0)
+    assert (row.key, row.one.mean, row.other.mean) == ("bleu", 2.0, 5.0)
     errors = 1 / 3, (20 / 3) / 4  # variance over n
     assert row.t == pytest.approx(-3 / math.sqrt(sum(errors)))
     freedom = sum(errors) ** 2 / (errors[0] ** 2 / 2 + errors[1] ** 2 / 3)  # Welch and Satterthwaite
@@ -529,9 +529,9 @@ def test_ten_trials_and_a_t_test(lora_run: Path, place: Hub, capsys: pytest.Capt
 def test_trials_that_are_there_are_compared_without_testing(
     lora_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [{"index": 0, "reference": "a"}]
+    rows = [{"index": 0, "reference": "a", "prediction": "a", "kind": "sequence"}]
     for name, values in (("one", [1.0, 2.0]), ("evaluations/a", [3.0, 4.5])):
-        write_json(tmp_path / name / "trials.json", {"bleu": summary(values)})
+        write_json(tmp_path / name / "trials.json", {"bleu": summary(values).model_dump()})
         write_json_lines(tmp_path / name / layout.PREDICTIONS, rows)
     assert find(tmp_path, "compare") == tmp_path / "evaluations" / "a"
     with pytest.raises(InputError, match=r"compare=.*lora: no trials.json.*attack/decoding=sampling trials=10"):

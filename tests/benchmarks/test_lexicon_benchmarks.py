@@ -63,7 +63,7 @@ def test_limits_against_two_ways_of_pooling(benchmarks: Benchmarks, tmp_path: Pa
     assert predicted["mean"]["low"] <= predicted["mean"]["cosine"] <= predicted["mean"]["high"]
 
 
-def test_personal_data_is_prepared_without_a_name_of_the_test(benchmarks: Benchmarks, tmp_path: Path) -> None:
+def test_personal_data_is_prepared_without_a_name_test_callbacks(benchmarks: Benchmarks, tmp_path: Path) -> None:
     folder, output = tmp_path / "text", tmp_path / "presidio.jsonl"
     (folder / "pii").mkdir(parents=True)
     (folder / "general").mkdir()

@@ -20,12 +20,12 @@ from unembed.attacks.nearest_neighbor import NearestNeighbor
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.vec2text.search import Round
 from unembed.callbacks.iterative_correction import IterativeCorrection
-from unembed.callbacks.results import Predictions, of_the_test
+from unembed.callbacks.results import Predictions, build_test_callbacks
 from unembed.core.atomic_files import write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.text import sentence_bleu
-from unembed.reports.corrections import correction, hypothesis_charts
+from unembed.reports.breakdowns import correction, hypothesis_charts
 from unembed.reports.results import Results
 from unembed.runs import layout
 from unembed.scoring.models import ScoringModels
@@ -244,7 +244,7 @@ def test_steps_and_beams_must_rise(values: list[int]) -> None:
 def test_one_override_turns_it_on_and_its_values_are_checked() -> None:
     config = launch.compose("train", ["callbacks=iterative_correction"])
     assert launch.check(config) == []
-    kinds = [type(callback).__name__ for callback in of_the_test(config)]
+    kinds = [type(callback).__name__ for callback in build_test_callbacks(config)]
     assert kinds == ["AttributeAttack", "IterativeCorrection"]
     wrong = ["callbacks=iterative_correction", "callbacks.iterative_correction.beams=[0]",
              "callbacks.iterative_correction.steps=[-1]"]  # fmt: skip
@@ -252,7 +252,7 @@ def test_one_override_turns_it_on_and_its_values_are_checked() -> None:
     assert [message.split("=")[0] for message in messages] == [
         "callbacks.iterative_correction.steps", "callbacks.iterative_correction.beams"
     ]  # fmt: skip
-    assert [type(c).__name__ for c in of_the_test(launch.compose("train", []))] == ["AttributeAttack"]
+    assert [type(c).__name__ for c in build_test_callbacks(launch.compose("train", []))] == ["AttributeAttack"]
 
 
 # -- the scripts ------------------------------------------------------------------------------------------------------

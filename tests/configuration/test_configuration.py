@@ -23,7 +23,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from support.processes import ROOT, Warm, program
 from unembed import launch
-from unembed.callbacks.results import of_the_test
+from unembed.callbacks.results import build_test_callbacks
 from unembed.core.commands import command
 from unembed.core.errors import InputError
 from unembed.datamodules.batching import LengthBucketBatchSampler
@@ -376,7 +376,7 @@ def test_a_target_that_does_not_exist(target: str, reason: str) -> None:
 def test_null_leaves_a_callback_out_and_is_no_option() -> None:
     config = launch.compose("train", ["callbacks.attributes=null", "callbacks.progress=null"])
     assert launch.check(config) == []
-    assert of_the_test(config) == []  # and train.py skips it: support/small_scripts.py
+    assert build_test_callbacks(config) == []  # and train.py skips it: support/small_scripts.py
     wrong = launch.check(launch.compose("train", ["callbacks.pace=5", "+callbacks.mine.every=3"]))
     needed = "must be a node with _target_, or null to leave it out"
     assert wrong == [f"callbacks.pace=5: {needed}", f'callbacks.mine={{"every": 3}}: {needed}']

@@ -106,7 +106,7 @@ def test_most_sentences_hold_an_entity(everything: list[Example]) -> None:
 @pytest.mark.parametrize(
     ("sizes", "seed"), [((20_000, 1_000, 2_000), 0), ((20_000, 1_000, 2_000), 7), ((5_000, 200, 500), 1)]
 )
-def test_a_fifth_of_the_test_entities_is_never_seen_in_training(sizes: tuple[int, int, int], seed: int) -> None:
+def test_a_fifth_test_callbacks_entities_is_never_seen_in_training(sizes: tuple[int, int, int], seed: int) -> None:
     corpus = SyntheticCorpus(*sizes, seed=seed).load()
     seen = {value for example in corpus["train"] for value in entity_values(example)}
     asked = {value for example in corpus["test"] for value in entity_values(example)}

@@ -17,7 +17,7 @@ from unembed.metrics.base import Description, Mean
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import collection, metric_of, score, text_metrics
 from unembed.reports.breakdowns import language_table
-from unembed.reports.wording import knowing, measure
+from unembed.reports.results import knowing, measure
 from unembed.scoring.models import own_metrics
 
 ROWS = [

@@ -13,7 +13,7 @@ from unembed.metrics.scored import Scored, Sets
 from unembed.metrics.scoring import score
 from unembed.metrics.tokens import treebank_tokens
 from unembed.reports.breakdowns import length_table
-from unembed.reports.wording import measure
+from unembed.reports.results import measure
 
 SENTENCES = [
     "Mr. Smith can't pay $3.50 (or 3,000) at 12:30.",

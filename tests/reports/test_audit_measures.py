@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unembed.audit.masking import masked
+from unembed.audit.exposure import masked
 from unembed.core.errors import InputError
 from unembed.core.examples import Span
 from unembed.metrics import calibration

@@ -23,7 +23,7 @@ from unembed.reports.comparison.entries import read_entries
 from unembed.reports.comparison.measuring import compare, settings
 from unembed.reports.comparison.tables import charts, tables
 from unembed.reports.numbers import DASH
-from unembed.reports.tables import print_tables, terminal
+from unembed.reports.output import print_tables, terminal
 
 
 def write_seed(path: Path, right: int, seed: int, width: int = 96, more: str = "", parameters: int = 7) -> Path:
@@ -119,7 +119,7 @@ def test_evaluations_are_seeds_of_one_setting_only_if_their_runs_are(tmp_path: P
     assert [len(one.runs) for one in found] == [3, 1, 1]
     tests = [write_seed(tmp_path / "a" / "evaluations" / str(n), n, n, more="run_dir: x\n") for n in (5, 6)]
     (one,) = settings(compare(read_entries(tests), ["bleu"], 1000, 0), ["bleu"])
-    assert one.seeds == "2 seeds of the test: 5, 6"
+    assert one.distinct == "2 seeds of the test: 5, 6"
 
 
 def test_other_texts_other_precision_and_unknown_seeds_are_other_settings(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from unembed.core.errors import InputError
 from unembed.core.examples import Example
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import score
-from unembed.reports.wording import measure
+from unembed.reports.results import measure
 from unembed.scoring.models import ScoringModels, scoring_models
 from unembed.scoring.translation import Translator
 from unembed.train import train

@@ -1,35 +1,48 @@
-"""Tables for HTML pages (macro ``table_of``), the terminal and Markdown.
+"""Pages, tables and sentences: HTML of one file without scripts or network access, Markdown, JSON, and the terminal.
 
-Recovered text, names of runs and configuration values may come from an untrusted run directory: ``plain`` prints them
-without interpreting rich markup or control characters, ``escaped`` writes them into Markdown.
+    macro("table_of", table=table)                       # HTML, of a macro in reports/report.html.jinja
+    sentence("verdict", ...)                             # plain text, of a macro in reports/report.txt.jinja
+    write(Path("comparison"), page, [table])               # comparison.html and .md
+
+Recovered text, names of runs and configuration values are untrusted: they enter a page only through an autoescaping
+template (``*.html.jinja``) or ``Markup.format``, ``plain`` prints them without interpreting rich markup or control
+characters, and ``escaped`` writes them into Markdown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unembed.core.atomic_files import write_file
+from markupsafe import Markup
+
+from unembed import __version__
+from unembed.core.atomic_files import write_file, write_json
+from unembed.core.commands import command
 from unembed.core.errors import printable
-from unembed.reports.numbers import DASH
+from unembed.reports.numbers import DASH, counted, in_words, number, shown
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
+
+    from unembed.reports.charts import Chart
 
 PIPED = 10_000  # columns of a file or pipe, where lines need no wrapping
 NAMES = 26  # minimum width of the first column, which names the run
 COLOURS = {True: "green", False: "red", None: ""}
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A value, the smaller text below it, and whether it is an improvement (None: neither, or not significant).
 
-    ``quoted``: whether it is text from a run, which may be right-to-left; ``title``: a tooltip.
+    ``quoted``: whether it is text from a run, which may be right-to-left; ``title``: a tooltip; ``style``: its class in
+    the style sheet of the access table.
     """
 
     text: str
@@ -37,6 +50,7 @@ class Cell:
     gain: bool | None = None
     quoted: bool = False
     title: str = ""
+    style: str = ""
 
     @property
     def line(self) -> str:
@@ -44,8 +58,7 @@ class Cell:
         return " ".join([self.text, *(f"({part})" for part in self.below)])
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A row: its title, the smaller text below it, and its cells; without cells, the title spans all columns.
 
     ``anchor``: its name on the page, for links.
@@ -53,23 +66,22 @@ class Line:
 
     title: str
     below: str
-    cells: tuple[Cell, ...]
+    cells: Sequence[Cell]
     anchor: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """A table with its title, warnings above it and notes below it.
 
     ``columns`` includes the column of row titles. The next ``facts`` columns describe the run, the others are metrics.
     """
 
     title: str
-    columns: tuple[str, ...]
-    lines: tuple[Line, ...]
+    columns: Sequence[str]
+    lines: Sequence[Line]
     facts: int = 0
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    warnings: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
 def plain(text: str, style: str = "") -> Text:
@@ -120,15 +132,12 @@ def print_tables(tables: Sequence[Table], console: Console | None = None) -> Non
 def _parts(table: Table, places: Sequence[int], console: Console) -> Iterator[Sequence[int]]:
     """Split the metrics of a table, by column index, into parts that fit, of at least one metric each."""
     unlimited = console.options.update_width(PIPED)  # rich never measures more than this limit
-    begin = 0
-    while begin < len(places):
-        end = len(places)
-        while end > begin + 1:
-            if console.measure(_of_runs(table, places[begin:end]), options=unlimited).minimum <= console.width:
-                break
-            end -= 1
-        yield places[begin:end]
-        begin = end
+    while places:
+        size = len(places)
+        while size > 1 and console.measure(_of_runs(table, places[:size]), options=unlimited).minimum > console.width:
+            size -= 1
+        yield places[:size]
+        places = places[size:]
 
 
 def _of_runs(table: Table, places: Sequence[int]) -> RichTable:
@@ -152,11 +161,6 @@ def _of_runs(table: Table, places: Sequence[int]) -> RichTable:
     return drawn
 
 
-def write_markdown(path: Path, tables: Sequence[Table], lead: str = "") -> None:
-    """Write the tables as Markdown, after a first paragraph."""
-    write_file(path, "\n\n".join([*([lead] if lead else []), *map(markdown, tables)]) + "\n")
-
-
 def markdown(table: Table) -> str:
     """A table as Markdown, with its title, warnings and notes."""
     blocks = [f"## {escaped(table.title)}", *(f"**{escaped(warning)}**" for warning in table.warnings)]
@@ -174,3 +178,67 @@ def escaped(text: str) -> str:
     for special in ("\\", "|", "<", "*", "_", "`", "["):
         text = text.replace(special, f"\\{special}")
     return " ".join(text.split("\n"))
+
+
+# --------------------------------------------------------------------------------------------------------------- pages
+
+
+@cache
+def environment() -> Environment:
+    """The templates of unembed/; what is no HTML is not escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parents[1]),
+        autoescape=lambda name: name is None or ".html" in name,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.globals |= {"version": __version__, "command": command}
+    templates.globals |= {one.__name__: one for one in (counted, in_words, number, shown)}
+    return templates
+
+
+def macro(name: str, template: str = "reports/report.html.jinja", **values: Any) -> Markup:
+    """Render a macro of an HTML template; each section of a page is one."""
+    return Markup(getattr(environment().get_template(template).module, name)(**values))
+
+
+def paragraphs(name: str, template: str = "reports/report.txt.jinja", **values: Any) -> list[str]:
+    """Render a macro of a text template, whose paragraphs are separated by empty lines."""
+    blocks = (re.sub("[ \n]+", " ", block).strip() for block in str(macro(name, template, **values)).split("\n\n"))
+    return [block for block in blocks if block]
+
+
+def sentence(name: str, template: str = "reports/report.txt.jinja", **values: Any) -> str:
+    """Render a macro of a text template on one line."""
+    return " ".join(paragraphs(name, template, **values))
+
+
+def charts_of(charts: Sequence[Chart]) -> Markup:
+    """The charts side by side; empty for none."""
+    return macro("charts_of", charts=charts) if charts else Markup("")
+
+
+def write_page(path: Path, **values: Any) -> None:
+    """Write a page; ``values`` are the arguments of the macro ``page``. A section is its anchor, title and HTML."""
+    page = macro("page", **values)
+    write_file(path, page.encode("utf-8", "replace").decode())  # replace lone surrogates, which cannot be encoded
+
+
+def write(
+    output: Path, page: Mapping[str, Any], tables: Sequence[Table], values: Mapping[str, Any] | None = None
+) -> list[Path]:
+    """Write ``output``.md of ``tables``, ``output``.html, and with ``values`` ``output``.json; returns their paths.
+
+    ``page`` has the arguments of the macro ``page``; its ``lead`` is the first paragraph of the Markdown, too.
+    """
+    text, html, plain_values = (output.with_name(output.name + ending) for ending in (".md", ".html", ".json"))
+    write_file(text, "\n\n".join([page["lead"], *map(markdown, tables)]) + "\n")
+    write_page(html, **page)
+    if values is None:
+        return [text, html]
+    write_json(plain_values, values)
+    return [text, html, plain_values]
