@@ -10,6 +10,7 @@ White-box attacks access the model through ``CachedEmbedder.embedder``.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -25,6 +26,11 @@ from unembed.embedders.model_files import ModelFiles, locate
 from unembed.embedders.observation import Observation
 
 _LOGITS_AT_ONCE = 2**24  # of one forward pass: 64 MB
+
+
+def cache_argument(model: torch.nn.Module) -> str:
+    """The argument of a model that takes the cache of earlier tokens, which transformers 5.24 renamed."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 class LanguageModelEmbedder:
@@ -151,7 +157,8 @@ class LanguageModelEmbedder:
         model, logits, past = self._model, [], None
         step = ids.to(self.device)
         for _ in range(self._output_tokens):
-            output = model(input_ids=step, past_key_values=past, use_cache=self._output_tokens > 1, logits_to_keep=1)
+            cache = {cache_argument(model): past, "use_cache": self._output_tokens > 1}
+            output = model(input_ids=step, logits_to_keep=1, **cache)
             logits.append(output.logits[:, -1].float())
             step, past = logits[-1].argmax(dim=-1, keepdim=True), output.past_key_values
         return self.observation.pack(torch.stack(logits, dim=1))

@@ -231,10 +231,9 @@ class RelaxedEncoder:
         """The ids before and after every input."""
         tokenizer = self.embedder.tokenizer
         text: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
-        whole: list[int] = tokenizer("a")["input_ids"]
-        at = next(place for place in range(len(whole)) if whole[place : place + len(text)] == text)
-        prefix: list[int] = tokenizer(self.embedder.prefix, add_special_tokens=False)["input_ids"]
-        return [*whole[:at], *prefix], whole[at + len(text) :]
+        whole: list[int] = tokenizer(self.embedder.prefix + "a")["input_ids"]  # the prefix may end within a token
+        at = next(place for place in reversed(range(len(whole))) if whole[place : place + len(text)] == text)
+        return whole[:at], whole[at + len(text) :]
 
 
 @dataclass(frozen=True, slots=True)

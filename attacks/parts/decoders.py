@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from unembed.datamodules.arrow_examples import IGNORED
+from unembed.embedders.language_model import cache_argument
 
 
 class StateSteps:
@@ -76,9 +77,8 @@ class BeamRows:
         self.cache = output.past_key_values
 
     def step(self, tokens: Tensor) -> Tensor:
-        output = self.model(
-            input_ids=tokens.reshape(-1, 1), past_key_values=self.cache, use_cache=True, logits_to_keep=1
-        )
+        cache = {cache_argument(self.model): self.cache, "use_cache": True}
+        output = self.model(input_ids=tokens.reshape(-1, 1), logits_to_keep=1, **cache)
         logits: Tensor = output.logits
         return logits.view(*tokens.shape, -1)
 
@@ -160,8 +160,8 @@ class EncoderDecoderState:
             encoder_outputs=(self.encoded,),
             attention_mask=self.mask,
             decoder_input_ids=tokens.reshape(-1, 1),
-            past_key_values=self.cache,
             use_cache=True,
+            **{cache_argument(self.model): self.cache},
         )
         self.cache = output.past_key_values
         logits: Tensor = output.logits
