@@ -10,7 +10,7 @@ batch["vectors"], batch["labels"]                     # (64, d) float32, (64, T)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +31,10 @@ from unembed.datamodules.batching import (
     ResumableLoader,
 )
 from unembed.datamodules.embedded import EmbeddedExamples
-from unembed.datamodules.reading import InLanguages, Languages, check_attributes, read_splits
-from unembed.datamodules.sources.base import SPLITS, Downloaded, Source
-from unembed.datamodules.sources.file_rows import check_unchanged, described, files_of
+from unembed.datamodules.reading import Languages, check_attributes, read_splits
+from unembed.datamodules.sources.base import SPLITS, Downloaded, InLanguages, ReadsFiles, Source
 from unembed.datamodules.truncation import Truncation
+from unembed.embedders.model_files import file_hash
 from unembed.runs.files import DataFile, absent_data
 
 if TYPE_CHECKING:
@@ -246,3 +246,46 @@ def training_data(run: Path, config: DictConfig, files: Sequence[DataFile] | Non
     datamodule: InversionDataModule = instantiate(config.datamodule, _convert_="all")
     datamodule.expect(files, "put back what it was")
     return datamodule
+
+
+# -- the files of the texts --------------------------------------------------------------------------------------------
+
+_DIGITS = 12  # of a hash in messages
+
+
+def files_of(source: object) -> list[Path]:
+    """The files that a source reads; empty if it does not list them."""
+    return list(dict.fromkeys(source.data_files())) if isinstance(source, ReadsFiles) else []
+
+
+def described(files: Iterable[Path]) -> list[DataFile]:
+    """Size and hash of each file that exists; some 2 seconds a gigabyte at most."""
+    return [DataFile(str(file.absolute()), file.stat().st_size, file_hash(file)) for file in files if file.is_file()]
+
+
+def check_unchanged(files: Iterable[Path], trained_on: Sequence[DataFile], names: str) -> None:
+    """Check that each file has the content of one that a run was trained on, under any name.
+
+    Args:
+        files: The files to read.
+        trained_on: The files recorded by the run.
+        names: Advice for the message: the option to give if the changed content is intended, or the file has moved.
+
+    Raises:
+        InputError: A file has changed, is unknown or missing; names the file and the advice.
+    """
+    before = {file.path: file for file in trained_on}
+    for file in files:
+        path = str(file.absolute())
+        if not file.is_file():
+            raise InputError(f"{path}: the run was trained on this file, which is not there any more; {names}")
+        (now,) = described([file])
+        if now.sha256 in {known.sha256 for known in trained_on}:
+            continue
+        if path not in before:
+            raise InputError(f"{path}: it has the content of none of the files that the run was trained on; {names}")
+        then = before[path]
+        raise InputError(
+            f"{path}: has changed since the run was trained on it ({then.bytes:,} bytes, SHA-256 "
+            f"{then.sha256[:_DIGITS]}...; now {now.bytes:,} bytes, {now.sha256[:_DIGITS]}...); {names}"
+        )

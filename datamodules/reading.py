@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -17,22 +16,9 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from unembed.core.errors import InputError, did_you_mean, listed
 from unembed.core.examples import Example, Split
 from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
-from unembed.datamodules.sources.base import SPLITS, Source, folded
+from unembed.datamodules.sources.base import SPLITS, folded
 from unembed.datamodules.truncation import CHUNK, Truncation
 from unembed.embedders.cache.shards import ABSENT, KeyIndex, Positions, distinct, text_keys
-
-
-@runtime_checkable
-class InLanguages(Protocol):
-    """A source that can read selected languages only."""
-
-    def only(self, languages: Sequence[str]) -> Source:
-        """The same source with these languages alone.
-
-        Raises:
-            InputError: It does not have one of them.
-        """
-        ...
 
 
 class Languages:

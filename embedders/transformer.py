@@ -20,8 +20,8 @@ from torch import Tensor
 
 from unembed.core.errors import InputError
 from unembed.embedders.base import DType, Embedder, batches_of, fingerprint_of, loading, resolve_device
+from unembed.embedders.language_model import Observation
 from unembed.embedders.model_files import ModelFiles, locate
-from unembed.embedders.observation import Observation
 
 Pooling = Literal["mean", "cls", "pooler", "last"]
 

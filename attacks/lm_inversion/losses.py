@@ -13,7 +13,7 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from unembed.embedders.observation import Observation, Seen
+from unembed.embedders.language_model import Observation, Seen
 
 
 class Loss(Protocol):

@@ -1,33 +1,42 @@
-"""The interface of text sources, the conversion of a row of a file or table to an example, and the cut into splits.
+"""The interface of text sources, rows of files, the conversion of a row to an example, and the cut into splits.
 
 A row of a data set, and the example that ``Fields(text="utterance", spans="entities")`` makes of it:
 
     {"utterance": "I am Ada.", "entities": [{"start": 5, "end": 8, "label": "first_name"}]}
     Example(index=0, text="I am Ada.", spans=(Span(5, 8, "first_name"),))
+
+Files are .jsonl, .csv, .tsv, .txt and .parquet, and .gz of each but the last.
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
 import hashlib
 import json
 import re
 import string
 import unicodedata
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import IO, Annotated, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
-from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
+from pydantic import Field
 
-from unembed.core.errors import InputError, did_you_mean
+from unembed.core import limits
+from unembed.core.errors import InputError, did_you_mean, missing
 from unembed.core.examples import Example, Span, Split
 from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
 
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+EXTENSIONS = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+_ROWS_AT_ONCE = 256  # of a parquet file: a row may be a whole book
 
 
 @runtime_checkable
@@ -44,6 +53,146 @@ class Downloaded(Protocol):
     def download(self) -> str | None:
         """Download missing files; returns their commit, if known."""
         ...
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """A source that reads files of this machine."""
+
+    def data_files(self) -> Iterable[Path]:
+        """All files that ``load`` reads, downloaded first if necessary; one may be missing."""
+        ...
+
+
+@runtime_checkable
+class InLanguages(Protocol):
+    """A source that can read selected languages only."""
+
+    def only(self, languages: Sequence[str]) -> Source:
+        """The same source with these languages alone; an InputError if it does not have one of them."""
+        ...
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def existing(name: str, key: str) -> Path:
+    """The file of that name.
+
+    Raises:
+        InputError: There is none, it is a directory, or lies in /proc; names ``key`` and the nearest file beside it.
+    """
+    file = Path(name).expanduser()
+    if file.is_file():
+        limits.check_data(file)
+        return file
+    if file.is_dir():
+        raise InputError(f"{key}={name} is a directory, not a file")
+    raise InputError(f"{key}={name}: {missing(file)}")
+
+
+def rows(file: Path, text_field: str, columns: Collection[str] = ()) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows of a file with their line numbers (row numbers in parquet), 1-based.
+
+    Of a parquet file, only ``columns`` are read if it has them all.
+
+    Raises:
+        InputError: The extension is unknown, bytes are not UTF-8, or a line is not of the file's format.
+    """
+    extension = file.with_suffix("").suffix if file.suffix.lower() == ".gz" else file.suffix
+    match extension.lower():
+        case ".jsonl":
+            yield from json_rows(file, text_field)
+        case ".csv":
+            yield from _table_rows(file, text_field, ",", csv.QUOTE_MINIMAL)
+        case ".tsv":
+            yield from _table_rows(file, text_field, "\t", csv.QUOTE_NONE)
+        case ".txt":
+            yield from plain_rows(file, text_field)
+        case ".parquet" if file.suffix.lower() != ".gz":
+            yield from _parquet_rows(file, columns)
+        case _:
+            raise InputError(f"{file}: unknown extension {extension!r}; {did_you_mean(extension, EXTENSIONS)}")
+
+
+def plain_rows(file: Path, text_field: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows of a file with a text a line, whatever its extension; .gz is unpacked.
+
+    Raises:
+        InputError: Bytes are not UTF-8, or the file is damaged.
+    """
+    return ((number, {text_field: line.rstrip("\r\n")}) for number, line in _lines(file))
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Decoded lines with their ends and numbers; a byte order mark at the start is left out."""
+    number = 0
+    packed = file.suffix.lower() == ".gz"
+    try:
+        with cast(IO[bytes], gzip.open(file) if packed else file.open("rb")) as stream:
+            while line := stream.readline(limits.LONGEST_LINE + 1):
+                number += 1
+                limits.check_line(file, number, len(line))
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file}:{number}: not UTF-8 ({error.reason} at byte {error.start + 1} of the line)"
+        ) from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{file}: damaged or not gzip, after line {number} ({error})") from error
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror or error})") from error
+
+
+def json_rows(file: Path, text_field: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows of a file with a JSON object a line, whatever its extension; .gz is unpacked."""
+    for number, line in _lines(file):
+        if not line.strip():
+            yield number, {text_field: ""}
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{file}:{number}: not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{file}:{number}: a line should be a JSON object, not {type(row).__name__}")
+        yield number, row
+
+
+def _table_rows(file: Path, text_field: str, delimiter: str, quoting: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    csv.field_size_limit(limits.LONGEST_LINE)  # else 128 KiB
+    reader = csv.reader((line for _, line in _lines(file)), delimiter=delimiter, quoting=quoting, strict=True)
+    header: list[str] | None = None
+    try:
+        for values in reader:
+            if not values:
+                yield reader.line_num, {text_field: ""}
+            elif header is None:
+                header = [name.strip() for name in values]
+            elif len(values) != len(header):
+                raise InputError(f"{file}:{reader.line_num}: {len(values)} fields, but the header has {len(header)}")
+            else:
+                yield reader.line_num, dict(zip(header, values, strict=True))
+    except csv.Error as error:
+        raise InputError(f"{file}:{reader.line_num}: not valid {file.name} ({error})") from error
+
+
+def _parquet_rows(file: Path, columns: Collection[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    import pyarrow.parquet
+
+    number = 0
+    try:
+        with pyarrow.parquet.ParquetFile(file) as opened:
+            chosen = list(columns) if columns and set(columns) <= set(opened.schema_arrow.names) else None
+            for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=chosen):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # a date of no calendar, too
+        raise InputError(f"{file}: damaged or not parquet, after row {number} ({error})") from error
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -168,6 +317,9 @@ def _span(entry: Any, text: str, where: str) -> Span:
     return Span(start, end, label)
 
 
+# -- texts and splits --------------------------------------------------------------------------------------------------
+
+
 class _WithoutPunctuation(dict[int, int | None]):
     """A table for str.translate that decides on each character once."""
 
@@ -225,95 +377,6 @@ def completed(
         rest, *cut = cut_off(everything["train"], [counts[split] for split in absent], seed)
         everything |= {"train": rest, **dict(zip(absent, cut, strict=True))}
     return everything
-
-
-VALUES = 10  # distinct values of each attribute in the test split, if available: fewer are too easy to guess
-
-
-@dataclass
-class _Group:
-    texts: int = 0
-    values: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # of each attribute
-
-
-def cut_by_group(examples: Sequence[Example], counts: Sequence[int], seed: int) -> list[ArrowExamples]:
-    """Split off parts of whole groups with about ``counts`` texts: [the rest, the first part, ...], all in order.
-
-    Groups are chosen by a hash of their name. The last part (the test) is chosen first, preferring groups with new
-    attribute values until it has ``VALUES`` of each attribute, even if it then exceeds its count. Texts without a group
-    stay in the rest, and so does at least one group.
-    """
-    found = to_arrow(examples)
-    groups: dict[str, _Group] = defaultdict(_Group)
-    for example in found:
-        if example.group is not None:
-            group = groups[example.group]
-            group.texts += 1
-            for attribute, value in example.attributes.items():
-                group.values[attribute].add(value)
-    salt = seed.to_bytes(8, "little")
-    left = {
-        name: groups[name]
-        for name in sorted(groups, key=lambda name: hashlib.blake2b(name.encode(), digest_size=8, salt=salt).digest())
-    }
-    part_of: dict[str | None, int] = {}
-    for part in reversed(range(len(counts))):
-        for name in _choose(left, counts[part], VALUES if part == len(counts) - 1 else 0):
-            part_of[name] = part + 1
-            del left[name]
-    parts = np.fromiter((part_of.get(group, 0) for group in found.column("group")), np.int8, len(found))
-    sizes = [len(groups) - len(part_of), *(list(part_of.values()).count(part + 1) for part in range(len(counts)))]
-    rank_zero_info(f"{len(groups)} groups: {sizes[0]} for training, {', '.join(map(str, sizes[1:]))} held out")
-    return parted(found, parts, len(counts) + 1)
-
-
-def _choose(groups: Mapping[str, _Group], count: int, values: int) -> list[str]:
-    """Names of groups with about ``count`` texts, and with ``values`` values of each attribute."""
-    chosen: list[str] = []
-    seen: dict[str, set[str]] = defaultdict(set)
-    size = 0
-
-    def brings(name: str) -> bool:
-        new = groups[name].values.items()
-        return any(len(seen[attribute]) < values and found - seen[attribute] for attribute, found in new)
-
-    def take(names: Iterable[str], most: int, *, only_new: bool) -> None:
-        nonlocal size
-        for name in names:
-            room = size + groups[name].texts <= most and len(chosen) + 1 < len(groups)
-            if name not in chosen and room and (not only_new or brings(name)):
-                chosen.append(name)
-                size += groups[name].texts
-                for attribute, found in groups[name].values.items():
-                    seen[attribute] |= found
-
-    if count == 0:
-        return []
-    everything = sum(group.texts for group in groups.values())
-    smallest_first = sorted(groups, key=lambda name: groups[name].texts)  # of equals, the first by hash
-    take(groups, count, only_new=True)
-    take(groups, count, only_new=False)
-    take(smallest_first, everything, only_new=True)
-    if not chosen:  # each group alone is larger
-        take(smallest_first[:1], everything, only_new=False)
-    return chosen
-
-
-def check_disjoint(found: Mapping[Split, Sequence[Example]], group_field: str) -> None:
-    """Check that the splits given in a file share no group.
-
-    Raises:
-        InputError: They share a group; names it.
-    """
-    where: dict[str, Split] = {}
-    for split, examples in found.items():
-        for group in sorted({e for e in to_arrow(examples).column("group") if e is not None}):
-            if group in where:
-                raise InputError(
-                    f"datamodule.group_field={group_field}: {group!r} stands in {where[group]} and in {split}; leave "
-                    "out datamodule.split_field to have the texts split anew, no group in two splits"
-                )
-            where[group] = split
 
 
 class SeparateSources:

@@ -10,24 +10,24 @@ that names the file and line.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from pydantic import Field, NonNegativeInt
+from pydantic import NonNegativeInt
 
 from unembed.core.errors import InputError, did_you_mean, printable
 from unembed.core.examples import Example, Split
 from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
 from unembed.datamodules.inversion import InversionDataModule
-from unembed.datamodules.sources.base import SPLITS, Fields, check_disjoint, completed, cut_apart, cut_by_group
-from unembed.datamodules.sources.file_rows import existing, rows
+from unembed.datamodules.sources.base import SPLITS, Fields, Fraction, completed, cut_apart, existing, parted, rows
 
 _LONGEST = 40  # characters of a value that are shown
 USUAL_NAMES: Mapping[Split, tuple[str, ...]] = {
@@ -106,7 +106,6 @@ def _listed(values: Iterable[str]) -> str:
 
 
 Paths = str | Sequence[str]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TextFiles:
@@ -195,16 +194,20 @@ class TextFiles:
             InputError: A file or field is missing, a file is empty or damaged, or a row is not what it should be.
         """
         found: dict[Split, ArrowExamples] = {}
-        self._columns, self._unseen = set[str](), dict.fromkeys(self._optional())
+        self._columns = set[str]()
         if self.path is None:
             for split in SPLITS:
                 if (files := self.files[split]) is not None:
                     found[split] = to_arrow(example for example, _ in self._texts(files, f"datamodule.{split}"))
         else:
             found = self._told_apart(self.path)
-        for key, name in self._unseen:
-            names = ", ".join(map(str, self.data_files()))
-            raise InputError(f"datamodule.{key}: no row of {names} has {name!r}; {did_you_mean(name, self._columns)}")
+        single = [("group_field", self.fields.group), ("context_field", self.fields.context)]
+        for key, name in [*(("attributes", name) for name in self.fields.attributes), *single]:
+            if name is not None and name not in self._columns:
+                names = ", ".join(map(str, self.data_files()))
+                raise InputError(
+                    f"datamodule.{key}: no row of {names} has {name!r}; {did_you_mean(name, self._columns)}"
+                )
         train = found.get("train", to_arrow(()))
         cut_off, divisible = cut_apart, len(train)
         if self.fields.group is not None:
@@ -217,11 +220,6 @@ class TextFiles:
         """The files that ``load`` reads."""
         given = [paths for paths in (self.path, *self.files.values()) if paths is not None]
         return [Path(name).expanduser() for paths in given for name in ([paths] if isinstance(paths, str) else paths)]
-
-    def _optional(self) -> list[tuple[str, str]]:
-        """Keys and names of the fields that a row may lack, but not all rows."""
-        single = [("group_field", self.fields.group), ("context_field", self.fields.context)]
-        return [("attributes", name) for name in self.fields.attributes] + [(k, name) for k, name in single if name]
 
     def _told_apart(self, path: Paths) -> dict[Split, ArrowExamples]:
         """The rows of all files that belong to a split."""
@@ -249,22 +247,83 @@ class TextFiles:
                     blank += 1
                     continue
                 texts += 1
-                if self._unseen:
-                    self._look_for(example, row)
+                self._columns.update(row)
+                if isinstance(nested := row.get("attributes"), Mapping):
+                    self._columns.update(nested)
                 yield example, self.named.value(row, where)
             if not texts:
                 raise InputError(f"{key}={name}: {'every text is blank' if blank else 'the file is empty'}")
             if blank:
                 rank_zero_warn(f"{file}: {blank} blank texts skipped")
 
-    def _look_for(self, example: Example, row: Mapping[str, Any]) -> None:
-        """Remove the fields of this row from those that no row has had so far."""
-        self._columns.update(row)
-        self._columns.update(row["attributes"] if isinstance(row.get("attributes"), Mapping) else ())
-        seen = {("attributes", name) for name in example.attributes}
-        seen |= {("group_field", self.fields.group or "")} if example.group is not None else set()
-        seen |= {("context_field", self.fields.context or "")} if example.context is not None else set()
-        self._unseen = {wanted: None for wanted in self._unseen if wanted not in seen}
+
+VALUES = 10  # distinct values of each attribute in the test split, if available: fewer are too easy to guess
+
+
+def cut_by_group(examples: Sequence[Example], counts: Sequence[int], seed: int) -> list[ArrowExamples]:
+    """Split off parts of whole groups with about ``counts`` texts: [the rest, the first part, ...], all in order.
+
+    Groups are chosen by a hash of their name. The last part (the test) is chosen first, preferring groups with new
+    attribute values until it has ``VALUES`` of each attribute, even if it then exceeds its count. Texts without a group
+    stay in the rest, and so does at least one group.
+    """
+    found = to_arrow(examples)
+    sizes: Counter[str] = Counter()
+    attributes: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))  # values of each group
+    for example in found:
+        if example.group is not None:
+            sizes[example.group] += 1
+            for attribute, value in example.attributes.items():
+                attributes[example.group][attribute].add(value)
+    salt = seed.to_bytes(8, "little")
+    left = sorted(sizes, key=lambda name: hashlib.blake2b(name.encode(), digest_size=8, salt=salt).digest())
+    part_of: dict[str | None, int] = {}
+    for part in range(len(counts), 0, -1):
+        values = VALUES if part == len(counts) else 0
+        chosen = _choose({name: sizes[name] for name in left}, attributes, counts[part - 1], values)
+        part_of |= dict.fromkeys(chosen, part)
+        left = [name for name in left if name not in part_of]
+    parts = np.fromiter((part_of.get(group, 0) for group in found.column("group")), np.int8, len(found))
+    held_out = ", ".join(str(list(part_of.values()).count(part + 1)) for part in range(len(counts)))
+    rank_zero_info(f"{len(sizes)} groups: {len(left)} for training, {held_out} held out")
+    return parted(found, parts, len(counts) + 1)
+
+
+def _choose(
+    sizes: Mapping[str, int], attributes: Mapping[str, Mapping[str, set[str]]], count: int, values: int
+) -> list[str]:
+    """Names of groups with about ``count`` texts, and with ``values`` values of each attribute."""
+    if count == 0:
+        return []
+    smallest_first = sorted(sizes, key=sizes.__getitem__)  # of equals, the first by hash
+    chosen: list[str] = []
+    seen: dict[str, set[str]] = defaultdict(set)
+    texts = 0
+    for names, most, only_new in (
+        (sizes, count, True), (sizes, count, False), (smallest_first, sum(sizes.values()), True)
+    ):  # fmt: skip
+        for name in names:
+            new = any(len(seen[one]) < values and found - seen[one] for one, found in attributes[name].items())
+            room = texts + sizes[name] <= most and len(chosen) + 1 < len(sizes)
+            if name not in chosen and room and (new or not only_new):
+                chosen.append(name)
+                texts += sizes[name]
+                for attribute, found in attributes[name].items():
+                    seen[attribute] |= found
+    return chosen or smallest_first[: len(sizes) - 1][:1]  # if each group alone is larger, the smallest
+
+
+def check_disjoint(found: Mapping[Split, Sequence[Example]], group_field: str) -> None:
+    """Check that the splits given in a file share no group; an InputError names one that they share."""
+    where: dict[str, Split] = {}
+    for split, examples in found.items():
+        for group in sorted({e for e in to_arrow(examples).column("group") if e is not None}):
+            if group in where:
+                raise InputError(
+                    f"datamodule.group_field={group_field}: {group!r} stands in {where[group]} and in {split}; leave "
+                    "out datamodule.split_field to have the texts split anew, no group in two splits"
+                )
+            where[group] = split
 
 
 def joined(*called: Callable[..., Any]) -> inspect.Signature:

@@ -21,9 +21,8 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span, Split
-from unembed.datamodules.reading import InLanguages
-from unembed.datamodules.sources.base import END, SPLITS, Downloaded, Source
-from unembed.datamodules.sources.file_rows import files_of
+from unembed.datamodules.inversion import files_of
+from unembed.datamodules.sources.base import END, SPLITS, Downloaded, InLanguages, Source
 from unembed.datamodules.truncation import CHUNK, load_tokenizer
 
 TOKENIZER_KEY = "datamodule.source.tokenizer"

@@ -21,8 +21,7 @@ from unembed.callbacks.attributes import AttributeAttack
 from unembed.callbacks.results import Predictions
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.datamodules.sources.base import VALUES, cut_by_group
-from unembed.datamodules.sources.files import FilesDataModule, TextFiles
+from unembed.datamodules.sources.files import VALUES, FilesDataModule, TextFiles, cut_by_group
 from unembed.defenses.identity import Identity
 from unembed.embedders.base import fingerprint_of
 from unembed.embedders.cache.cached import CachedEmbedder

@@ -33,7 +33,7 @@ from unembed.defenses.rounding import Rounding
 from unembed.embedders.cache import cached as cache
 from unembed.embedders.cache.cached import CachedEmbedder, Queries
 from unembed.embedders.cache.shards import ABSENT, KeyIndex, distinct, text_keys
-from unembed.embedders.observation import Observation
+from unembed.embedders.language_model import Observation
 
 TEXTS = [f"text {i} " + "word " * (i * 7 % 23) for i in range(300)]
 
