@@ -69,11 +69,7 @@ class Encode(Protocol):
 
 
 def to_arrow(examples: Iterable[Example]) -> ArrowExamples:
-    """The examples in a file, numbered by their position; those that lie in one stay there.
-
-    Raises:
-        InputError: A text is not valid Unicode.
-    """
+    """The examples in a file, numbered by their position; those that lie in one stay there."""
     if isinstance(examples, ArrowExamples):
         return examples
     source = iter(examples)

@@ -61,11 +61,7 @@ class HypothesisStore:
         barrier()
 
     def read(self) -> list[str]:
-        """All texts.
-
-        Raises:
-            InputError: A part is missing or damaged.
-        """
+        """All texts."""
         texts: list[str] = []
         for part in self._parts():
             path = self._file(part)

@@ -115,9 +115,6 @@ class InversionDataModule(EmbeddedExamples):
         Args:
             files: As recorded by the run; None skips the check.
             names: See ``check_unchanged``.
-
-        Raises:
-            InputError: A file has changed.
         """
         if files is not None:
             check_unchanged(files_of(self.source), files, names)
@@ -137,9 +134,6 @@ class InversionDataModule(EmbeddedExamples):
 
         For ``test``, the defense must be fitted already. Where the trainer takes no batch of the validation texts
         (``trainer.limit_val_batches=0``), ``fit`` does not embed them.
-
-        Raises:
-            InputError: An error of the source; fewer than two training texts for ``fit``; no text for ``test``.
         """
         splits = STAGES[stage]
         if "train" in splits:
@@ -158,11 +152,7 @@ class InversionDataModule(EmbeddedExamples):
             self.fit_denoiser()
 
     def check_training(self) -> None:
-        """Check that there are enough training texts.
-
-        Raises:
-            InputError: Fewer than two training texts.
-        """
+        """Check that there are enough training texts."""
         count = len(self.examples("train"))
         if count < 2:
             raise InputError(
@@ -235,9 +225,6 @@ def training_data(run: Path, config: DictConfig, files: Sequence[DataFile] | Non
         run: The run directory.
         config: The configuration that it was trained with.
         files: The files that the texts were read from in training; None if that was not recorded.
-
-    Raises:
-        InputError: The files have changed, or the run was exported without them.
     """
     from hydra.utils import instantiate
 

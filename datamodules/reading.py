@@ -28,9 +28,6 @@ class Languages:
         every: Languages of all texts; None keeps all.
         train: Languages of training and validation texts; None means ``every``.
         test: Languages of test texts; None means ``every``.
-
-    Raises:
-        InputError: A list is empty.
     """
 
     def __init__(
@@ -57,11 +54,7 @@ class Languages:
         return None if None in lists else list(dict.fromkeys(one for some in lists for one in some or ()))
 
     def select(self, found: Mapping[Split, Sequence[Example]]) -> Mapping[Split, Sequence[Example]]:
-        """The examples in the languages asked for, in order.
-
-        Raises:
-            InputError: No text of the splits that are there is in one of them; names those present.
-        """
+        """The examples in the languages asked for, in order."""
         return {split: self._select(split, found) for split in found}
 
     def _select(self, split: Split, found: Mapping[Split, Sequence[Example]]) -> Sequence[Example]:
@@ -149,11 +142,7 @@ def read_splits(
 
 
 def check_attributes(splits: Mapping[Split, ArrowExamples], names: Sequence[str]) -> None:
-    """Check that the texts have these labels, and the test texts more than one value of each.
-
-    Raises:
-        InputError: No text has a label, or the test texts have fewer than two values of it.
-    """
+    """Check that the texts have these labels, and the test texts more than one value of each."""
     if not names:
         return
     known = {name for split in SPLITS for found in splits[split].column("attributes") for name in found or ()}

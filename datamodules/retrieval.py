@@ -53,9 +53,6 @@ def search(queries: Tensor, blocks: Iterable[Tensor], k: int, similarity: Simila
         blocks: The documents in order, (n_i, d) each.
         k: Documents wanted.
         similarity: ``cosine`` divides by the lengths of both; a vector of zeros is like nothing (cosine 0).
-
-    Raises:
-        ValueError: Dimensions differ, or a product is not finite.
     """
     queries = _unit(queries.float()) if similarity == "cosine" else queries.float()
     positions = torch.empty(len(queries), 0, dtype=torch.int64)

@@ -32,9 +32,6 @@ class Truncation:
         max_tokens: Tokens kept.
         tokenizer: ``minilm`` (the bundled embedder's, works offline), a ``tokenizer.json`` or a directory that holds
             one, or the name of a model on the hub.
-
-    Raises:
-        InputError: There is no such tokenizer.
     """
 
     def __init__(self, max_tokens: PositiveInt, tokenizer: str = "minilm") -> None:
@@ -99,11 +96,7 @@ def shortened(example: Example, end: int, original_end: int | None = None) -> Ex
 
 
 def load_tokenizer(name: str, key: str = "datamodule.tokenizer") -> Any:
-    """The tokenizer that ``key`` of the configuration names (see Truncation), without truncation and padding.
-
-    Raises:
-        InputError: There is no such tokenizer.
-    """
+    """The tokenizer that ``key`` of the configuration names (see Truncation), without truncation and padding."""
     from tokenizers import Tokenizer
 
     local = Path(name).expanduser()

@@ -77,11 +77,7 @@ class InLanguages(Protocol):
 
 
 def existing(name: str, key: str) -> Path:
-    """The file of that name.
-
-    Raises:
-        InputError: There is none, it is a directory, or lies in /proc; names ``key`` and the nearest file beside it.
-    """
+    """The file of that name."""
     file = Path(name).expanduser()
     if file.is_file():
         limits.check_data(file)
@@ -95,9 +91,6 @@ def rows(file: Path, text_field: str, columns: Collection[str] = ()) -> Iterator
     """Rows of a file with their line numbers (row numbers in parquet), 1-based.
 
     Of a parquet file, only ``columns`` are read if it has them all.
-
-    Raises:
-        InputError: The extension is unknown, bytes are not UTF-8, or a line is not of the file's format.
     """
     extension = file.with_suffix("").suffix if file.suffix.lower() == ".gz" else file.suffix
     match extension.lower():
@@ -116,11 +109,7 @@ def rows(file: Path, text_field: str, columns: Collection[str] = ()) -> Iterator
 
 
 def plain_rows(file: Path, text_field: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Rows of a file with a text a line, whatever its extension; .gz is unpacked.
-
-    Raises:
-        InputError: Bytes are not UTF-8, or the file is damaged.
-    """
+    """Rows of a file with a text a line, whatever its extension; .gz is unpacked."""
     return ((number, {text_field: line.rstrip("\r\n")}) for number, line in _lines(file))
 
 
@@ -219,11 +208,7 @@ class Fields:
     original: str | None = None
 
     def example(self, row: Mapping[str, Any], where: str) -> Example | None:
-        """The example of a row, with index 0; None if the text or its original is blank.
-
-        Raises:
-            InputError: A field is missing, the text is not a string, or a span lies outside it; names ``where``.
-        """
+        """The example of a row, with index 0; None if the text or its original is blank."""
         text = _text(row, self.text, "text_field", where)
         original = None if self.original is None else _text(row, self.original, "original_field", where)
         reference = text if original is None else original
@@ -276,11 +261,7 @@ def _text(row: Mapping[str, Any], name: str, key: str, where: str) -> str:
 
 
 def entity_spans(value: Any, text: str, where: str) -> tuple[Span, ...]:
-    """Entities of ``text`` as a row has them (see Fields.spans), in order of their start.
-
-    Raises:
-        InputError: They have another form, or lie outside the text; names ``where``.
-    """
+    """Entities of ``text`` as a row has them (see Fields.spans), in order of their start."""
     if isinstance(value, str):
         try:
             value = json.loads(value) if value.strip() else []

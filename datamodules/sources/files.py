@@ -57,11 +57,7 @@ class NamedSplits:
         self.names |= self.chosen
 
     def value(self, row: Mapping[str, Any], where: str) -> str:
-        """What the field says; '' without one.
-
-        Raises:
-            InputError: The row, which stands at ``where``, does not have it.
-        """
+        """What the field says; '' without one."""
         if self.field is None:
             return ""
         if self.field not in row:
@@ -76,11 +72,7 @@ class NamedSplits:
         return "train" if self.field is None else self.names.get(value)
 
     def check(self, values: Counter[str]) -> None:
-        """Whether the splits that were asked for were there; ``values`` counts rows.
-
-        Raises:
-            InputError: A value that was chosen does not occur, or none is the name of a split.
-        """
+        """Whether the splits that were asked for were there; ``values`` counts rows."""
         if self.field is None:
             return
         for value, split in self.chosen.items():
@@ -188,11 +180,7 @@ class TextFiles:
             )
 
     def load(self) -> Mapping[Split, Sequence[Example]]:
-        """Read the files.
-
-        Raises:
-            InputError: A file or field is missing, a file is empty or damaged, or a row is not what it should be.
-        """
+        """Read the files."""
         found: dict[Split, ArrowExamples] = {}
         self._columns = set[str]()
         if self.path is None:

@@ -82,20 +82,12 @@ class HubSet:
             raise ValueError("spans are those of one text a row: give one path in texts, no fill and no sentences")
 
     def download(self) -> str | None:
-        """Download missing files; returns the commit of ``revision``, None for a local folder or a web address.
-
-        Raises:
-            InputError: The files are neither on this machine nor can be downloaded.
-        """
+        """Download missing files; returns the commit of ``revision``, None for a local folder or a web address."""
         folder = self.folder
         return None if self._is_local or self._is_address else folder.name
 
     def load(self) -> Mapping[Split, Sequence[Example]]:
-        """The texts of each split, uncut, blank ones left out.
-
-        Raises:
-            InputError: The set cannot be fetched, or does not have the files or fields that are declared.
-        """
+        """The texts of each split, uncut, blank ones left out."""
         cut = {split: self.sizes[split] for split in SPLITS if split in self.sizes and split not in self.files}
         found: dict[Split, ArrowExamples] = {}
         for split in self.files:
@@ -224,11 +216,7 @@ def _single(row: Any, path: str, where: str) -> str:
 
 
 def found_at(value: Any, path: str, where: str) -> Iterator[Any]:
-    """What a path leads to (see HubSet.texts), in order; nothing where a list on the way is empty.
-
-    Raises:
-        InputError: The value has no such key or position; names ``where`` and the nearest key.
-    """
+    """What a path leads to (see HubSet.texts), in order; nothing where a list on the way is empty."""
     if not path:
         yield value
         return

@@ -150,11 +150,7 @@ class CutTexts:
         return files_of(self.source)
 
     def load(self) -> Mapping[Split, Sequence[Example]]:
-        """Examples of each split, shortest first.
-
-        Raises:
-            InputError: No test text has ``min_length`` tokens.
-        """
+        """Examples of each split, shortest first."""
         found = {split: self._cut(examples, self.counts[split]) for split, examples in self.source.load().items()}
         if not found.get("test"):
             raise InputError(

@@ -109,11 +109,7 @@ class Child:
         self.opened: Any = self._exchange([function, list(arguments), list(imports), astuple(limits)])[0]
 
     def ask(self, request: Sequence[int]) -> NDArray[np.float32]:
-        """What the child answers to ``request``, (len(request), d).
-
-        Raises:
-            InputError: As of the constructor; or another number of rows.
-        """
+        """What the child answers to ``request``, (len(request), d)."""
         shape, numbers = self._exchange([int(one) for one in request])
         try:
             return np.frombuffer(numbers, np.float32).reshape(len(request), -1)

@@ -51,11 +51,7 @@ _DYNAMIC = "$meta"  # a column of JSON with the fields that the schema does not 
 
 
 def open_milvus(place: str, collection: str | None) -> MilvusStore | TextChildStore:
-    """Open a collection of a folder of Milvus Lite, or of a server.
-
-    Raises:
-        InputError: pymilvus is not installed; no such folder, server or collection, or a choice of several.
-    """
+    """Open a collection of a folder of Milvus Lite, or of a server."""
     return _open_server(place, collection) if "://" in place else _open_folder(place, collection)
 
 
@@ -171,11 +167,7 @@ def _json(path: Path, name: str) -> dict[str, Any]:
 
 
 def read_collection(folder: str, collection: str, vector: str, name: str) -> tuple[dict[str, Any], Answer, Texts]:
-    """The opener of the child: the keys of a collection, and what gives vectors and texts.
-
-    Raises:
-        InputError: Another program has the folder open; a file is missing, or is not what Milvus Lite writes.
-    """
+    """The opener of the child: the keys of a collection, and what gives vectors and texts."""
     import pyarrow
 
     place = Path(folder) / "collections" / collection

@@ -82,11 +82,7 @@ class PgvectorStore(KeyedStore):
 
 
 def open_pgvector(place: str, collection: str | None) -> PgvectorStore:
-    """Open a column of a database; ``place`` is its address without ``postgresql:``, and holds no password.
-
-    Raises:
-        InputError: psycopg is not installed; no connection, no such column, or a choice of several.
-    """
+    """Open a column of a database; ``place`` is its address without ``postgresql:``, and holds no password."""
     address = f"postgresql:{place}"
     shown = address.partition("?")[0]
     psycopg = client_library("psycopg", "pgvector", shown)

@@ -83,11 +83,7 @@ class SearchEngineStore(KeyedStore):
 
 
 def open_opensearch(place: str, collection: str | None) -> SearchEngineStore:
-    """Open an index of an OpenSearch server.
-
-    Raises:
-        InputError: opensearch-py is not installed; no such server or index, or a choice of several.
-    """
+    """Open an index of an OpenSearch server."""
     name = f"opensearch:{place}"
     library = client_library("opensearchpy", "opensearch", name)
     user = os.environ.get("OPENSEARCH_USERNAME")
@@ -104,11 +100,7 @@ def open_opensearch(place: str, collection: str | None) -> SearchEngineStore:
 
 
 def open_elasticsearch(place: str, collection: str | None) -> SearchEngineStore:
-    """Open an index of an Elasticsearch server.
-
-    Raises:
-        InputError: elasticsearch is not installed; no such server or index, or a choice of several.
-    """
+    """Open an index of an Elasticsearch server."""
     name = f"elasticsearch:{place}"
     library = client_library("elasticsearch", "elasticsearch", name)
     key, password = os.environ.get("ELASTIC_API_KEY"), os.environ.get("ELASTIC_PASSWORD")
