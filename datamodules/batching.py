@@ -18,8 +18,6 @@ from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unembed.core.errors import InputError
-
 Indices = NDArray[np.int64]
 Lengths = NDArray[np.int32]
 Batch = dict[str, Tensor]
@@ -102,20 +100,10 @@ class LengthBucketBatchSampler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume at the next batch of the saved epoch; with other data or batches, at the start of that epoch."""
-        epoch, batches, identity = state.get("epoch"), state.get("batches"), state.get("identity")
-        # The checkpoint may be untrusted: check its numbers before they are used as seed and position.
-        counts = isinstance(epoch, int) and isinstance(batches, int) and epoch >= 0 and batches >= 0
-        if not (counts and isinstance(identity, dict)):
-            raise InputError(
-                f"the checkpoint cannot be resumed from: the place in its epoch is {str(state)[:100]}, no epoch, "
-                "batches and identity"
-            )
-        self.epoch = int(state["epoch"])
-        self._handed_out = self._start = 0
-        if identity == self._identity():
-            self._handed_out = self._start = min(int(state["batches"]), len(self))
-        else:
-            changed = [key for key, value in self._identity().items() if identity.get(key) != value]
+        self.epoch = state["epoch"]
+        changed = [key for key, value in self._identity().items() if state["identity"].get(key) != value]
+        self._handed_out = self._start = 0 if changed else state["batches"]
+        if changed:
             rank_zero_warn(
                 f"the training batches differ from those of the checkpoint ({', '.join(changed)}): the order of the "
                 "interrupted epoch is sampled anew, and some of its examples may be seen twice"

@@ -245,12 +245,12 @@ class BeirCollection:
         folder = _folder(
             self.qrels or str(self.path), self.revision, [f"{stem}{end}" for stem in stems for end in LABELS]
         )
-        found = next(filter(None, (_present(folder, stem, LABELS) for stem in stems)), None)
-        if found is None:
+        files = next(filter(None, (_present(folder, stem, LABELS) for stem in stems)), None)
+        if files is None:
             splits = sorted({file.name.partition(".")[0] for file in folder.glob("qrels/*") if file.is_file()})
             hint = f"split={self.split}: {did_you_mean(self.split, splits)}" if splits else f"{' '.join(QRELS)} a line"
             raise InputError(f"{folder}: no relevance labels qrels/{self.split}.tsv or qrels.tsv ({hint})")
-        for where, row in _rows(found):
+        for where, row in _rows(files):
             query, document = (_name(row, name, where) for name in QRELS[:2])
             yield RelevanceLabel(where, query, document, _grade(row.get("score"), where))
 
@@ -289,8 +289,8 @@ def _folder(path: str, revision: str, patterns: Sequence[str]) -> Path:
 
 def _present(folder: Path, stem: str, endings: Sequence[str]) -> list[Path]:
     """The files of the first ending that there are, in the order of their names."""
-    found = (sorted(file for file in folder.glob(f"{stem}{ending}") if file.is_file()) for ending in endings)
-    return next(filter(None, found), [])
+    matches = (sorted(file for file in folder.glob(f"{stem}{ending}") if file.is_file()) for ending in endings)
+    return next(filter(None, matches), [])
 
 
 @dataclass(frozen=True)
@@ -385,14 +385,14 @@ class CollectionTexts:
         """Texts of each split, uncut; ``group`` is the id of their document."""
         entries = (entry for entry in self.collection.documents() if entry.text.strip())
         documents = to_arrow(Example(0, entry.text, language=entry.language, group=entry.name) for entry in entries)
-        found = by_document(documents, self.fractions, self.split_seed)
+        splits = by_document(documents, self.fractions, self.split_seed)
         if self.begin == "sentence":
-            found["train"] = to_arrow(
+            splits["train"] = to_arrow(
                 replace(document, text=document.text[start:end])
-                for document in found["train"]
+                for document in splits["train"]
                 for start, end in begun(document.text, self.words)
             )
-        return found
+        return splits
 
 
 @dataclass(frozen=True)
@@ -418,8 +418,8 @@ class HeldOut:
         named = zip(self.collection.documents, self.collection.document_ids, strict=True)
         documents = to_arrow(replace(example, group=name) for example, name in named)
         fractions: Mapping[Split, float] = {"valid": self.valid_fraction, "test": self.test_fraction}
-        found = by_document(documents, fractions, self.split_seed)["test"]
-        return {"test": to_arrow(one for one in found if self.names is None or one.group in self.names)}
+        test = by_document(documents, fractions, self.split_seed)["test"]
+        return {"test": to_arrow(one for one in test if self.names is None or one.group in self.names)}
 
     def only(self, names: Container[str]) -> HeldOut:
         """Those of them that have these ids."""

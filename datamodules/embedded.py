@@ -35,7 +35,7 @@ from unembed.datamodules.batching import Indices
 from unembed.defenses.base import BaseDefense, Defense, Fitted, Role
 from unembed.defenses.denoisers.base import ADAPTIVE, Denoiser
 from unembed.defenses.threat import Hypotheses
-from unembed.embedders.base import Embedder, QueryLimitError
+from unembed.embedders.base import QueryLimitError
 from unembed.embedders.cache.cached import CachedEmbedder, CachedVectors, Purpose, Queries
 from unembed.embedders.cache.shards import Positions
 from unembed.metrics.statistics import evenly
@@ -134,14 +134,11 @@ class DefendedEmbedder(CachedEmbedder):
         self, source: CachedEmbedder, defense: Defense, language: Callable[[], str | None] = lambda: None
     ) -> None:
         self._behind, self._defense, self._language = source, defense, language
+        self.embedder = source.embedder
 
     @property
     def source(self) -> CachedEmbedder:
         return self._behind
-
-    @property
-    def embedder(self) -> Embedder:
-        return self._behind.embedder
 
     @property
     def dimension(self) -> int:
@@ -248,16 +245,12 @@ class EmbeddedExamples(LightningDataModule):
             hypotheses: Whether texts that the attacker embeds get defended vectors too (see ``oracle``).
             kept: Stores the state of a fitted defense.
             denoiser: Applied to defended test vectors before the attack reads them (see ``fit_denoiser``).
-
-        Raises:
-            InputError: The defense does not fit the dimension of the vectors, or changes it for a naive attacker; or
-                an adaptive attacker has a denoiser.
         """
-        given, seen = embedder.dimension, defense.output_dimension(embedder.dimension)
-        if given != seen and not adaptive:
+        before, after = embedder.dimension, defense.output_dimension(embedder.dimension)
+        if before != after and not adaptive:
             raise InputError(
-                f"defense.adaptive=false: the defense makes vectors of dimension {seen} out of {given}, and an attack "
-                "that was trained on undefended vectors cannot read them; train one with defense.adaptive=true"
+                f"defense.adaptive=false: the defense makes vectors of dimension {after} out of {before}, and an "
+                "attack that was trained on undefended vectors cannot read them; train one with defense.adaptive=true"
             )
         if adaptive and denoiser is not None:
             raise InputError(ADAPTIVE)
@@ -365,8 +358,8 @@ class EmbeddedExamples(LightningDataModule):
     def _language(self) -> str | None:
         """The one language of the training texts, which the attack writes; without any, that of the attacked texts."""
         read = self.examples("train") or self.examples("test")
-        found = set(read.column("language"))
-        return found.pop() if len(found) == 1 else None
+        languages = set(read.column("language"))
+        return languages.pop() if len(languages) == 1 else None
 
     def _place(self) -> tuple[int, int]:
         """This rank and the number of ranks."""

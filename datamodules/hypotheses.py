@@ -67,14 +67,14 @@ class HypothesisStore:
             path = self._file(part)
             try:
                 rows = [json.loads(line) for _, line in limits.lines(path)]
-                found = [row["text"] for row in rows if isinstance(row["text"], str)]
+                part_texts = [row["text"] for row in rows if isinstance(row["text"], str)]
             except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
                 raise InputError(
                     f"{path}: hypotheses cannot be read ({error}); delete the file to make it again"
                 ) from error
-            if len(found) != len(part):
-                raise InputError(f"{path}: holds {len(found)} texts, not {len(part)}; delete it to make it again")
-            texts += found
+            if len(part_texts) != len(part):
+                raise InputError(f"{path}: holds {len(part_texts)} texts, not {len(part)}; delete it to make it again")
+            texts += part_texts
         return texts
 
     def _parts(self) -> list[range]:

@@ -56,23 +56,8 @@ class InversionDataModule(EmbeddedExamples):
     files batch by batch; labels are token ids, computed once. Test batches have no labels, since an attacker knows
     neither a text nor its length.
 
-    Args:
-        source: Gives the texts of each split, not truncated.
-        max_tokens: Maximum length of a reference in tokens.
-        tokenizer: Counts the tokens (see Truncation).
-        batch_size: Training examples in a batch of one rank.
-        eval_batch_size: Validation and test examples in a batch.
-        limit_train: Use at most this many training examples, the first ones after deduplication; with several
-            languages, about equally many of each.
-        limit_valid: As ``limit_train``, for validation.
-        limit_test: As ``limit_train``, for the test.
-        drop_repeated: Drop repeated texts within each split, training texts that are also validation or test texts, and
-            validation texts that are also test texts. Between splits, case and punctuation are ignored.
-        seed: Seed of the order of the training batches.
-        attributes: Labels of the texts that the attribute attack predicts (see callbacks/attributes.py).
-        languages: Use only texts in these languages; None uses all.
-        train_languages: Languages of the training and validation texts; None means ``languages``.
-        test_languages: Languages of the test texts; None means ``languages``.
+    The arguments are those of configs/datamodule/shared/texts.yaml and languages.yaml, and ``attributes``: labels of
+    the texts that the attribute attack predicts (see callbacks/attributes.py).
     """
 
     def __init__(
@@ -109,15 +94,33 @@ class InversionDataModule(EmbeddedExamples):
         self._examples: Mapping[Split, ArrowExamples] | None = None
         self.files_read: Sequence[DataFile] = ()
 
-    def expect(self, files: Sequence[DataFile] | None, names: str) -> None:
-        """Check that the source's files are unchanged since a run was trained on ``files``.
+    def expect(self, files: Sequence[DataFile] | None, advice: str) -> None:
+        """Check that each file of the source has the content of one that a run was trained on, under any name.
 
         Args:
             files: As recorded by the run; None skips the check.
-            names: See ``check_unchanged``.
+            advice: What to do if the changed content is intended, or the file has moved.
+
+        Raises:
+            InputError: A file has changed, is unknown or missing; names the file and the advice.
         """
-        if files is not None:
-            check_unchanged(files_of(self.source), files, names)
+        before = {file.path: file for file in files or ()}
+        for file in files_of(self.source) if files is not None else ():
+            path = str(file.absolute())
+            if not file.is_file():
+                raise InputError(f"{path}: the run was trained on this file, which is not there any more; {advice}")
+            (now,) = described([file])
+            if now.sha256 in {known.sha256 for known in before.values()}:
+                continue
+            if path not in before:
+                raise InputError(
+                    f"{path}: it has the content of none of the files that the run was trained on; {advice}"
+                )
+            then = before[path]
+            raise InputError(
+                f"{path}: has changed since the run was trained on it ({then.bytes:,} bytes, SHA-256 "
+                f"{then.sha256[:12]}...; now {now.bytes:,} bytes, {now.sha256[:12]}...); {advice}"
+            )
 
     @property
     def resolved_revision(self) -> str | None:
@@ -136,8 +139,12 @@ class InversionDataModule(EmbeddedExamples):
         (``trainer.limit_val_batches=0``), ``fit`` does not embed them.
         """
         splits = STAGES[stage]
-        if "train" in splits:
-            self.check_training()
+        if "train" in splits and (count := len(self.examples("train"))) < 2:
+            raise InputError(
+                f"training needs at least two training texts, there {'is' if count == 1 else 'are'} {count} (after "
+                "repeats were dropped): check datamodule.train, datamodule.path or datamodule.limit_train, or of token "
+                "inputs datamodule.source.train_per_length"
+            )
         if stage in ("validate", "test") and not self.examples(splits[0]):
             raise InputError(
                 f"there is no {splits[0]} text: give datamodule.{splits[0]}, or datamodule.{splits[0]}_fraction or "
@@ -150,16 +157,6 @@ class InversionDataModule(EmbeddedExamples):
             self.fit_defense()
         if "test" in splits:
             self.fit_denoiser()
-
-    def check_training(self) -> None:
-        """Check that there are enough training texts."""
-        count = len(self.examples("train"))
-        if count < 2:
-            raise InputError(
-                f"training needs at least two training texts, there {'is' if count == 1 else 'are'} {count} (after "
-                "repeats were dropped): check datamodule.train, datamodule.path or datamodule.limit_train, or of token "
-                "inputs datamodule.source.train_per_length"
-            )
 
     def examples(self, split: Split) -> ArrowExamples:
         """The examples of a split: cut, without repeats, numbered by position. Needs no embedder."""
@@ -213,9 +210,9 @@ class InversionDataModule(EmbeddedExamples):
         self.files_read = described(files_of(self.source))
         truncation = Truncation(self.max_tokens, self.tokenizer)
         texts = self.languages.select(self.source.load())
-        kept = read_splits(texts, truncation, self.limits, drop_repeated=self.drop_repeated)
-        check_attributes(kept, self.attributes)
-        return kept
+        splits = read_splits(texts, truncation, self.limits, drop_repeated=self.drop_repeated)
+        check_attributes(splits, self.attributes)
+        return splits
 
 
 def training_data(run: Path, config: DictConfig, files: Sequence[DataFile] | None) -> InversionDataModule:
@@ -235,11 +232,6 @@ def training_data(run: Path, config: DictConfig, files: Sequence[DataFile] | Non
     return datamodule
 
 
-# -- the files of the texts --------------------------------------------------------------------------------------------
-
-_DIGITS = 12  # of a hash in messages
-
-
 def files_of(source: object) -> list[Path]:
     """The files that a source reads; empty if it does not list them."""
     return list(dict.fromkeys(source.data_files())) if isinstance(source, ReadsFiles) else []
@@ -248,31 +240,3 @@ def files_of(source: object) -> list[Path]:
 def described(files: Iterable[Path]) -> list[DataFile]:
     """Size and hash of each file that exists; some 2 seconds a gigabyte at most."""
     return [DataFile(str(file.absolute()), file.stat().st_size, file_hash(file)) for file in files if file.is_file()]
-
-
-def check_unchanged(files: Iterable[Path], trained_on: Sequence[DataFile], names: str) -> None:
-    """Check that each file has the content of one that a run was trained on, under any name.
-
-    Args:
-        files: The files to read.
-        trained_on: The files recorded by the run.
-        names: Advice for the message: the option to give if the changed content is intended, or the file has moved.
-
-    Raises:
-        InputError: A file has changed, is unknown or missing; names the file and the advice.
-    """
-    before = {file.path: file for file in trained_on}
-    for file in files:
-        path = str(file.absolute())
-        if not file.is_file():
-            raise InputError(f"{path}: the run was trained on this file, which is not there any more; {names}")
-        (now,) = described([file])
-        if now.sha256 in {known.sha256 for known in trained_on}:
-            continue
-        if path not in before:
-            raise InputError(f"{path}: it has the content of none of the files that the run was trained on; {names}")
-        then = before[path]
-        raise InputError(
-            f"{path}: has changed since the run was trained on it ({then.bytes:,} bytes, SHA-256 "
-            f"{then.sha256[:_DIGITS]}...; now {now.bytes:,} bytes, {now.sha256[:_DIGITS]}...); {names}"
-        )

@@ -78,15 +78,15 @@ def _best_of_block(queries: Tensor, block: Tensor, k: int) -> tuple[Tensor, Tens
     # Bound of the float32 rounding error of a sum of d products in any order.
     error = block.shape[1] * torch.finfo(torch.float32).eps * block.norm(dim=1).max() * queries.norm(dim=1)
     products = queries @ block.T
-    k, kept = min(k, len(block)), min(k + SPARE, len(block))
-    values, columns = products.topk(kept, dim=1)
+    k, candidate_count = min(k, len(block)), min(k + SPARE, len(block))
+    values, columns = products.topk(candidate_count, dim=1)
     if not values.isfinite().all():
         raise ValueError("a product of a query and a document is not finite")
     columns = columns.sort(dim=1).values  # of equal scores, a stable sort then leaves the earlier document first
     exact = _rescored(queries, block, columns)
     exact, order = exact.sort(dim=1, descending=True, stable=True)
     columns, exact = columns.gather(1, order)[:, :k], exact[:, :k]
-    if kept < len(block):
+    if candidate_count < len(block):
         doubtful = values[:, k - 1] - values[:, -1] <= 2 * error
         for row in doubtful.nonzero().flatten().tolist():
             candidates = (products[row] >= values[row, k - 1] - 2 * error[row]).nonzero().flatten()
@@ -190,9 +190,9 @@ class Searchable:
         if asked.shape[1] != defense.output_dimension(self.embedder.dimension):
             return None
         skip = self.collection.skip_same_id
-        found = search(asked, self._blocks(defense, documents), k + skip, similarity).positions.tolist()
+        positions = search(asked, self._blocks(defense, documents), k + skip, similarity).positions.tolist()
         ids = self.collection.document_ids
-        named = [[ids[position] for position in row] for row in found]
+        named = [[ids[position] for position in row] for row in positions]
         if skip:
             own = self.collection.query_ids
             named = [[name for name in row if name != query] for query, row in zip(own, named, strict=True)]

@@ -47,10 +47,10 @@ class Truncation:
         ``cut_texts`` counts, over all calls, the texts that lost tokens.
         """
         source = iter(examples)
-        while found := list(islice(source, CHUNK)):
-            ends = self._ends([example.text for example in found])
-            bounds = iter(self._ends([example.original for example in found if example.original is not None]))
-            for example, end in zip(found, ends, strict=True):
+        while chunk := list(islice(source, CHUNK)):
+            ends = self._ends([example.text for example in chunk])
+            bounds = iter(self._ends([example.original for example in chunk if example.original is not None]))
+            for example, end in zip(chunk, ends, strict=True):
                 self.cut_texts += example.tokens is None and end < len(example.text)
                 yield shortened(example, end, None if example.original is None else next(bounds))
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt
@@ -125,55 +125,11 @@ class Observation:
         return close.flatten(1).all(dim=1)
 
 
-class WhiteBox(Protocol):
-    """A model with access to its weights.
-
-    Attributes:
-        name: For messages.
-        observation: Which part of the output is observed.
-        max_tokens: Tokens of the longest input.
-        device: The model's device.
-        inputs: Number of token ids that an input may have.
-        input_vectors: Their input embeddings, (inputs, hidden).
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def observation(self) -> Observation: ...
-
-    @property
-    def max_tokens(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def inputs(self) -> int: ...
-
-    @property
-    def input_vectors(self) -> Tensor: ...
-
-    def ids(self, text: str) -> list[int]:
-        """The token ids of a text."""
-        ...
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids."""
-        ...
-
-    def logits(self, ids: Tensor, continuation: Tensor) -> Tensor:
-        """Output logits of candidates (B, n) followed by ``continuation`` (B, m - 1); (B, m, V)."""
-        ...
-
-    def relaxed(self, vectors: Tensor, continuation: Tensor, keep: int) -> Tensor:
-        """Logits (B, keep, V) at the last ``keep`` positions for relaxed inputs (B, n, hidden); differentiable."""
-        ...
-
-
 class LanguageModelEmbedder:
-    """Texts to observations of the greedy output; always in eval mode, in float32, without gradients of its weights."""
+    """Texts to observations of the greedy output; always in eval mode, in float32, without gradients of its weights.
+
+    A white box: attacks read its input embeddings, and backpropagate from ``relaxed`` to relaxed inputs.
+    """
 
     def __init__(
         self,

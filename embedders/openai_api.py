@@ -96,7 +96,12 @@ class _RequestError(Exception):
 
 
 class OpenAIEmbedder:
-    """Texts to the vectors that a server gives for them, several requests at a time."""
+    """Texts to the vectors that a server gives for them, several requests at a time.
+
+    Attributes:
+        texts_at_once: Number of texts that keeps all concurrent requests busy.
+        queries_left: Texts that ``max_queries`` still allows; None without a limit.
+    """
 
     def __init__(
         self,
@@ -127,8 +132,9 @@ class OpenAIEmbedder:
         self._url = f"{base_url.rstrip('/')}/embeddings"
         self._model, self._wanted_dimension, self._dimension = model, dimensions, dimensions
         self._api_key_env, self._batch_size, self._concurrency = api_key_env, batch_size, concurrency
+        self.texts_at_once = batch_size * concurrency
         self._timeout, self._retries, self._backoff = timeout, retries, backoff
-        self._price, self._max_queries, self._left = price_per_million_tokens, max_queries, max_queries
+        self._price, self._max_queries, self.queries_left = price_per_million_tokens, max_queries, max_queries
         self._arrived, self._answered = 0, False
         self._jitter = random.Random()  # separate from the run's seeded global generator
         self._lock = threading.Lock()
@@ -137,16 +143,6 @@ class OpenAIEmbedder:
     def dimension(self) -> int:
         """Dimension of a vector; if it is unknown, a request with one text is sent."""
         return self._dimension or self.embed(["dimension"]).shape[1]
-
-    @property
-    def texts_at_once(self) -> int:
-        """Number of texts that keeps all concurrent requests busy."""
-        return self._batch_size * self._concurrency
-
-    @property
-    def queries_left(self) -> int | None:
-        """Texts that ``max_queries`` still allows; None without a limit."""
-        return self._left
 
     def log_cost(self, texts: Iterable[str]) -> None:
         """Log the size and cost of embedding ``texts``; small jobs are not logged."""
@@ -157,8 +153,8 @@ class OpenAIEmbedder:
         cost = "embedder.price_per_million_tokens would tell the cost"
         if self._price is not None:
             cost = f"cost about {tokens / 1e6 * self._price:,.2f} at {self._price:g} per million"
-        if self._left is not None and self._left < len(sizes):
-            cost += f"; embedder.max_queries ends it after {self._left:,} texts"
+        if self.queries_left is not None and self.queries_left < len(sizes):
+            cost += f"; embedder.max_queries ends it after {self.queries_left:,} texts"
         log.info("%s: %s texts to embed, about %s tokens; %s", self._name, f"{len(sizes):,}", f"{tokens:,}", cost)
 
     def embed(self, texts: Sequence[str]) -> Tensor:
@@ -225,11 +221,11 @@ class OpenAIEmbedder:
 
     def _spend(self, texts: int) -> int:
         """Count ``texts`` against ``max_queries``; returns how many of them may be sent."""
-        if self._left is None:
+        if self.queries_left is None:
             return texts
         with self._lock:
-            granted = min(texts, self._left)
-            self._left -= granted
+            granted = min(texts, self.queries_left)
+            self.queries_left -= granted
         return granted
 
     def _client(self) -> httpx.Client:
@@ -367,12 +363,12 @@ def _message_in(body: bytes) -> str:
     """The error message in the body of an error response, or the body."""
     text = body.decode(errors="replace")
     try:
-        found = json.loads(text)
+        message = json.loads(text)
     except (ValueError, RecursionError):
         return text
     for name in ("error", "message", "detail"):
-        found = found.get(name, found) if isinstance(found, dict) else found
-    return found if isinstance(found, str) else text
+        message = message.get(name, message) if isinstance(message, dict) else message
+    return message if isinstance(message, str) else text
 
 
 @functools.cache

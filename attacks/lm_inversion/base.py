@@ -24,7 +24,8 @@ from unembed.attacks.refine.refining import Refiner
 from unembed.core.errors import InputError
 from unembed.core.examples import written_ids
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.language_model import LanguageModelEmbedder, Seen, WhiteBox
+from unembed.embedders.language_model import LanguageModelEmbedder, Seen
+from unembed.embedders.transformer import WhiteBox
 
 Length = Literal["known", "search"] | PositiveInt
 

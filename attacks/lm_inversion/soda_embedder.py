@@ -26,7 +26,7 @@ from unembed.attacks.lm_inversion.search import Rows, State
 from unembed.attacks.lm_inversion.soda import SODA
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.language_model import WhiteBox
+from unembed.embedders.transformer import WhiteBox
 from unembed.runs.stored_attack import attack_of, check_embedder, keep
 
 _INPUTS_AT_ONCE = 128  # of one pass: gradients keep all activations

@@ -214,14 +214,13 @@ class Fields:
         reference = text if original is None else original
         if not text.strip() or not reference.strip():
             return None
-        spans = (
-            () if self.spans is None else entity_spans(_field(row, self.spans, "spans_field", where), reference, where)
-        )
-        language = None if self.language is None else _field(row, self.language, "language_field", where)
+        spans = None if self.spans is None else field_of(row, self.spans, "spans_field", where)
+        language = None if self.language is None else field_of(row, self.language, "language_field", where)
         group = None if self.group is None or row.get(self.group) in (None, "") else str(row[self.group])
         context = None if self.context is None else _context(row.get(self.context), where)
         language = language if language is None else str(language)
-        return Example(0, text, spans, language, self._attributes(row), group, context, original)
+        entities = entity_spans(spans, reference, where)
+        return Example(0, text, entities, language, self._attributes(row), group, context, original)
 
     def _attributes(self, row: Mapping[str, Any]) -> Mapping[str, str]:
         if not self.attributes:
@@ -243,14 +242,14 @@ def _kind(value: object) -> str:
     return "nothing" if value is None else f"{type(value).__name__} {value!r:.40}"
 
 
-def _field(row: Mapping[str, Any], name: str, key: str, where: str) -> Any:
+def field_of(row: Mapping[str, Any], name: str, key: str, where: str) -> Any:
     if name not in row:
         raise InputError(f"{where}: no field {name!r} (datamodule.{key}={name}); {did_you_mean(name, map(str, row))}")
     return row[name]
 
 
 def _text(row: Mapping[str, Any], name: str, key: str, where: str) -> str:
-    text = _field(row, name, key, where)
+    text = field_of(row, name, key, where)
     if not isinstance(text, str):
         raise InputError(f"{where}: field {name!r} holds {_kind(text)}, not a text")
     try:
@@ -328,16 +327,16 @@ def cut_apart(examples: Sequence[Example], counts: Sequence[int], seed: int) -> 
     Examples are chosen by a hash of the reference's folded form, so the choice is independent of the file's order and
     other texts, and repeats stay together.
     """
-    found = to_arrow(examples)
+    stored = to_arrow(examples)
     salt = seed.to_bytes(8, "little")
-    digests = (hashlib.blake2b(folded(e.reference).encode(), digest_size=8, salt=salt).digest() for e in found)
-    hashes = np.fromiter((int.from_bytes(digest) for digest in digests), np.uint64, len(found))
+    digests = (hashlib.blake2b(folded(e.reference).encode(), digest_size=8, salt=salt).digest() for e in stored)
+    hashes = np.fromiter((int.from_bytes(digest) for digest in digests), np.uint64, len(stored))
     ends = list(accumulate(counts))
-    last = np.array([min(end, len(found)) - 1 for end in ends if end], np.intp)
+    last = np.array([min(end, len(stored)) - 1 for end in ends if end], np.intp)
     bounds = np.partition(hashes, last)[last] if len(last) else hashes[:0]
     parts = np.searchsorted(bounds, hashes).astype(np.int8)
     parts += ends.count(0) + 1  # parts before the first that takes anything
-    return parted(found, parts % (len(counts) + 1), len(counts) + 1)
+    return parted(stored, parts % (len(counts) + 1), len(counts) + 1)
 
 
 def parted(examples: ArrowExamples, parts: NDArray[np.integer[Any]], count: int) -> list[ArrowExamples]:
@@ -349,11 +348,11 @@ Cut = Callable[[Sequence[Example], Sequence[int], int], list[ArrowExamples]]
 
 
 def completed(
-    found: Mapping[Split, Sequence[Example]], counts: Mapping[Split, int], seed: int, cut_off: Cut = cut_apart
+    splits: Mapping[Split, Sequence[Example]], counts: Mapping[Split, int], seed: int, cut_off: Cut = cut_apart
 ) -> dict[Split, ArrowExamples]:
     """All splits, with examples numbered; missing splits of ``counts`` are split off the training texts, if any."""
-    everything = {split: to_arrow(examples) for split, examples in found.items()}
-    absent: list[Split] = [split for split in counts if split not in found] if everything.get("train") else []
+    everything = {split: to_arrow(examples) for split, examples in splits.items()}
+    absent: list[Split] = [split for split in counts if split not in splits] if everything.get("train") else []
     if absent:
         rest, *cut = cut_off(everything["train"], [counts[split] for split in absent], seed)
         everything |= {"train": rest, **dict(zip(absent, cut, strict=True))}

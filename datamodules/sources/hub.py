@@ -89,13 +89,13 @@ class HubSet:
     def load(self) -> Mapping[Split, Sequence[Example]]:
         """The texts of each split, uncut, blank ones left out."""
         cut = {split: self.sizes[split] for split in SPLITS if split in self.sizes and split not in self.files}
-        found: dict[Split, ArrowExamples] = {}
+        splits: dict[Split, ArrowExamples] = {}
         for split in self.files:
             most = self.sizes[split] + (sum(cut.values()) if split == "train" else 0) if split in self.sizes else None
-            found[split] = to_arrow(islice(self._examples(split), most))
-            if not found[split]:
+            splits[split] = to_arrow(islice(self._examples(split), most))
+            if not splits[split]:
                 raise InputError(f"{self._name}: the {split} files {list(self.files[split])} hold no text")
-        return completed(found, cut, self.split_seed)
+        return completed(splits, cut, self.split_seed)
 
     def data_files(self) -> list[Path]:
         """The files of all splits, fetched where they are not here."""
@@ -143,12 +143,12 @@ class HubSet:
 
     def _split_files(self, split: Split) -> Sequence[Path]:
         """Files of a split, in the order of their names."""
-        found = sorted({file for name in self.files[split] for file in self.folder.glob(name)})
-        if not found:
+        files = sorted({file for name in self.files[split] for file in self.folder.glob(name)})
+        if not files:
             present = [str(file.relative_to(self.folder)) for kind in TABLES for file in self.folder.rglob(kind)]
             wanted = self.files[split][0]
             raise InputError(f"{self._name}: there is no {split} file {wanted}; {did_you_mean(wanted, present[:50])}")
-        return found
+        return files
 
     @property
     def _name(self) -> str:

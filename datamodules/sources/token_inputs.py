@@ -28,6 +28,12 @@ from unembed.datamodules.truncation import CHUNK, load_tokenizer
 TOKENIZER_KEY = "datamodule.source.tokenizer"
 
 
+def _lengths(least: int, most: int) -> range:
+    if least > most:
+        raise ValueError(f"min_length={least} is greater than max_length={most}")
+    return range(least, most + 1)
+
+
 class RandomTokens:
     """Ids sampled uniformly from the tokenizer's, for each length and split so many different inputs (section 5.1).
 
@@ -53,10 +59,7 @@ class RandomTokens:
         train_per_length: NonNegativeInt = 0,
         seed: NonNegativeInt = 0,
     ) -> None:
-        if min_length > max_length:
-            raise ValueError(f"min_length={min_length} is greater than max_length={max_length}")
-        self.tokenizer = tokenizer
-        self.lengths = range(min_length, max_length + 1)
+        self.tokenizer, self.lengths = tokenizer, _lengths(min_length, max_length)
         self.counts: Mapping[Split, int] = {
             "test": test_per_length, "valid": valid_per_length, "train": train_per_length,
         }  # fmt: skip
@@ -66,15 +69,15 @@ class RandomTokens:
         """Examples of each split, shortest first."""
         tokenizer = load_tokenizer(self.tokenizer, TOKENIZER_KEY)
         vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
-        found: dict[Split, list[Example]] = {split: [] for split in SPLITS}
+        splits: dict[Split, list[Example]] = {split: [] for split in SPLITS}
         for length in self.lengths:
             sampled = self._sample(vocabulary, length)
             for split, count in self.counts.items():
                 ids = [next(sampled, None) for _ in range(count)]
                 known = [row for row in ids if row is not None]
                 texts = tokenizer.decode_batch(known, skip_special_tokens=False)
-                found[split] += [Example(0, text, tokens=row) for text, row in zip(texts, known, strict=True)]
-        return found
+                splits[split] += [Example(0, text, tokens=row) for text, row in zip(texts, known, strict=True)]
+        return splits
 
     def _sample(self, vocabulary: int, length: int) -> Iterator[tuple[int, ...]]:
         """Different inputs of a length, as many as asked for or as there are."""
@@ -125,38 +128,31 @@ class CutTexts:
         whole: bool = False,
         seed: NonNegativeInt = 0,
     ) -> None:
-        if min_length > max_length:
-            raise ValueError(f"min_length={min_length} is greater than max_length={max_length}")
         self.sentence_within, self.whole, self.seed = sentence_within, whole, seed
-        self.source = source
-        self.tokenizer = tokenizer
-        self.lengths = range(min_length, max_length + 1)
+        self.source, self.tokenizer, self.lengths = source, tokenizer, _lengths(min_length, max_length)
         self.counts: Mapping[Split, int | None] = {
             "test": test_per_length, "valid": valid_per_length, "train": train_per_length,
         }  # fmt: skip
 
     def only(self, languages: Sequence[str]) -> Source:
-        """The same of fewer languages, where the source can be asked for some alone."""
         if isinstance(self.source, InLanguages):
             self.source = self.source.only(languages)
         return self
 
     def download(self) -> str | None:
-        """What the source has to fetch."""
         return self.source.download() if isinstance(self.source, Downloaded) else None
 
     def data_files(self) -> list[Path]:
-        """The files that the source reads."""
         return files_of(self.source)
 
     def load(self) -> Mapping[Split, Sequence[Example]]:
         """Examples of each split, shortest first."""
-        found = {split: self._cut(examples, self.counts[split]) for split, examples in self.source.load().items()}
-        if not found.get("test"):
+        splits = {split: self._cut(examples, self.counts[split]) for split, examples in self.source.load().items()}
+        if not splits.get("test"):
             raise InputError(
                 f"datamodule.source.min_length={self.lengths[0]}: no test text has so many tokens of {self.tokenizer}"
             )
-        return found
+        return splits
 
     @cached_property
     def _tokens(self) -> Any:
@@ -183,10 +179,9 @@ class CutTexts:
         if self.sentence_within is None:
             return example
         begin = example.text[: self.sentence_within]
-        starts = [0, *(match.end() for match in END.finditer(begin))]
-        ends = [*(match.start() for match in END.finditer(begin)), len(begin)]
-        chosen = int(np.random.default_rng([self.seed, example.index]).integers(len(starts)))
-        start, end = starts[chosen], ends[chosen]
+        bounds = [0, *(place for match in END.finditer(begin) for place in match.span()), len(begin)]
+        chosen = 2 * int(np.random.default_rng([self.seed, example.index]).integers(len(bounds) // 2))
+        start, end = bounds[chosen : chosen + 2]
         spans = (span for span in example.spans if start <= span.start and span.end <= end)
         moved = tuple(Span(span.start - start, span.end - start, span.label) for span in spans)
         return replace(example, text=begin[start:end], original=None, spans=moved)

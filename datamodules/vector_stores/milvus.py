@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unembed.core import limits
+from unembed.core.atomic_files import read_json
 from unembed.core.errors import InputError
 from unembed.datamodules.vector_stores.base import (
     KeyedStore,
@@ -154,13 +154,8 @@ def _vectors_of(path: Path, name: str) -> list[str]:
 
 
 def _json(path: Path, name: str) -> dict[str, Any]:
-    try:
-        content = json.loads(limits.text(path, limits.LARGEST_JSON))
-    except (ValueError, RecursionError, OSError) as error:
-        raise InputError(f"vectors={name}: {path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"vectors={name}: {path} is not what Milvus Lite writes")
-    return content
+    with reading(name, InputError, OSError):
+        return read_json(path)
 
 
 # -- in the child ------------------------------------------------------------------------------------------------------

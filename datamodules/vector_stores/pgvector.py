@@ -120,8 +120,8 @@ def _vector(name: str, text: str) -> NDArray[np.float32]:
             f"vectors={name}: sparse vectors of dimension {dimension}; up to {_LARGEST_SPARSE} are read, those of an "
             "embedder of texts"
         )
-    found = np.zeros(int(dimension), np.float32)
+    vector = np.zeros(int(dimension), np.float32)
     for entry in filter(None, entries.strip("{}").split(",")):
         number, _, value = entry.partition(":")
-        found[int(number) - 1] = float(value)
-    return found
+        vector[int(number) - 1] = float(value)
+    return vector

@@ -148,17 +148,7 @@ def _vectors_of(config: Mapping[str, Any]) -> list[str] | None:
 
 
 def read_points(path: str, lock: str, name: str, vector: str | None) -> tuple[dict[str, Any], Answer, Texts]:
-    """The opener of the child: the points' ids, and what gives their vectors and texts.
-
-    Args:
-        path: storage.sqlite.
-        lock: The file that a client which has the folder open has locked.
-        name: For messages.
-        vector: Which of several vectors; None for the only one.
-
-    Raises:
-        InputError: The folder is in use; no such table; a row that is no point, or whose vector is no list of numbers.
-    """
+    """The opener of the child: the points' ids, and what gives their vectors and texts."""
     points: dict[int | str, tuple[NDArray[np.float32] | None, dict[str, str]]] = {}
     with locked(Path(lock), name):
         for number, content in _contents(path, name):

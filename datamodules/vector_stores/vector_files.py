@@ -365,13 +365,13 @@ def read_index(path: str, place: str) -> tuple[dict[str, Any], Answer]:
 
     def answer(positions: list[int], _owner: Any = owner) -> NDArray[np.float32]:  # which frees the index within it
         try:
-            found: NDArray[np.float32] = index.reconstruct_batch(np.asarray(positions, np.int64))
+            vectors: NDArray[np.float32] = index.reconstruct_batch(np.asarray(positions, np.int64))
         except RuntimeError as error:
             raise InputError(
                 f"vectors={place}: this kind of index ({type(index).__name__}) does not give its vectors back, or is "
                 f"damaged: {_last_line(error)}"
             ) from error
-        return found
+        return vectors
 
     return {"rows": rows, "ids": ids}, answer
 

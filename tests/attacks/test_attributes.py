@@ -205,7 +205,7 @@ def test_metrics_of_a_run(tmp_path: Path) -> None:
 def test_candidates_of_the_test_texts_alone_and_templates(tmp_path: Path) -> None:
     metrics, _, embedder = run(tmp_path, AttributeAttack({"city": "lives in {value}"}, candidates="test"))
     assert metrics["attribute/city/candidates"] == 4
-    asked = embedder._embedder.asked  # type: ignore[attr-defined]
+    asked = embedder.embedder.asked  # type: ignore[attr-defined]
     assert {f"lives in {city}" for city in CITIES} <= set(asked)
     assert "Accra" in asked  # as a test text
     assert "lives in Bergen" not in asked
