@@ -36,8 +36,6 @@ class LengthBucketBatchSampler:
         lengths: Length of every example, (n,) integers.
         batch_size: Examples in a batch of one rank; smaller where that would leave a rank without any.
         seed: With the epoch, decides the order.
-        rank: This rank.
-        world_size: Number of ranks.
         pool: Batches sorted together.
     """
 
@@ -46,13 +44,8 @@ class LengthBucketBatchSampler:
     ) -> None:
         self.lengths = lengths
         self.batch_size = max(1, min(batch_size, len(lengths) // world_size))
-        self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
-        self.pool = pool
-        self.epoch = 0
-        self._handed_out = 0
-        self._start = 0
+        self.seed, self.rank, self.world_size, self.pool = seed, rank, world_size, pool
+        self.epoch = self._handed_out = self._start = 0
 
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank, whether or not the epoch is being resumed."""
@@ -118,8 +111,6 @@ class EvaluationBatchSampler:
 
     Args:
         count: Number of examples.
-        batch_size: Examples in a batch.
-        rank: This rank.
         world_size: Number of ranks; batches are dealt to them in turn.
         lengths: (count,); where given, examples are sorted by length before they are cut.
     """
@@ -140,12 +131,7 @@ class EvaluationBatchSampler:
 
 
 class BatchLoader:
-    """Iterates over batches.
-
-    Args:
-        sampler: Yields index arrays.
-        read: Reads the batch of an index array.
-    """
+    """Iterates over the batches that ``read`` makes of the index arrays of a sampler."""
 
     def __init__(
         self, sampler: LengthBucketBatchSampler | EvaluationBatchSampler, read: Callable[[Indices], Batch]

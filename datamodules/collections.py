@@ -31,15 +31,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from unembed.core.errors import InputError, did_you_mean, missing
 from unembed.core.examples import Example, Split
 from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
-from unembed.datamodules.sources.base import (
-    END,
-    Fraction,
-    completed,
-    existing,
-    json_rows,
-    plain_rows,
-    rows,
-)
+from unembed.datamodules.sources.base import END, Fraction, completed, existing, json_rows, plain_rows, rows
 from unembed.datamodules.sources.hub import HubSet
 
 
@@ -103,13 +95,6 @@ def assembled(
 
     Left out are blank documents and queries, labels of unknown queries, and queries without a relevant document, for
     which metrics are undefined. Labels of unknown documents are counted, but stay in ``relevance``.
-
-    Args:
-        name: For messages.
-        documents: In search order.
-        queries: Those without labels are not used.
-        relevance: Relevance labels.
-        skip_same_id: See Collection.
 
     Raises:
         InputError: An id is repeated, labels contradict each other, or no query is left.

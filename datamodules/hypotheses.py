@@ -27,12 +27,9 @@ from unembed.embedders.cache.shards import ABANDONED_SECONDS, make_private_folde
 
 
 class HypothesisStore:
-    """One text per example, in files of ``part`` texts.
+    """One text for each of ``count`` examples, in files of ``part`` texts.
 
-    Args:
-        folder: Unique to an inverter, its examples and its decoding settings; the caller derives its name from these.
-        count: Number of examples.
-        part: Texts in a file.
+    The folder's name is derived from the inverter, its examples and its decoding settings.
     """
 
     def __init__(self, folder: Path, count: int, part: int = 1024) -> None:

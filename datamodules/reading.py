@@ -22,30 +22,18 @@ from unembed.embedders.cache.shards import ABSENT, KeyIndex, Positions, distinct
 
 
 class Languages:
-    """The selected languages.
-
-    Args:
-        every: Languages of all texts; None keeps all.
-        train: Languages of training and validation texts; None means ``every``.
-        test: Languages of test texts; None means ``every``.
-    """
+    """The selected languages of all texts, of training and validation texts, and of test texts; None keeps all."""
 
     def __init__(
-        self,
-        every: Sequence[str] | None = None,
-        train: Sequence[str] | None = None,
-        test: Sequence[str] | None = None,
+        self, every: Sequence[str] | None = None, train: Sequence[str] | None = None, test: Sequence[str] | None = None
     ) -> None:
         for key, languages in (("languages", every), ("train_languages", train), ("test_languages", test)):
             if languages is not None and not languages:
                 raise InputError(f"datamodule.{key}=[] keeps no text; null keeps all languages")
         trained = ("languages", every) if train is None else ("train_languages", train)
         tested = ("languages", every) if test is None else ("test_languages", test)
-        self._wanted: Mapping[Split, tuple[str, Sequence[str] | None]] = {
-            "train": trained,
-            "valid": trained,
-            "test": tested,
-        }
+        self._wanted: dict[Split, tuple[str, Sequence[str] | None]]
+        self._wanted = {"train": trained, "valid": trained, "test": tested}
 
     @property
     def named(self) -> list[str] | None:
@@ -66,15 +54,10 @@ class Languages:
         for language in wanted:
             if present and language not in present:
                 known = sorted(name for name in present if name is not None)
+                problem = f"no text is in {language!r}; present: {listed(known)}; {did_you_mean(language, known)}"
                 if not known:
-                    raise InputError(
-                        f"datamodule.{key}=[{listed(wanted)}]: no text says which language it is in; "
-                        "datamodule.language_field=<field> names the field that does"
-                    )
-                raise InputError(
-                    f"datamodule.{key}: no text is in {language!r}; present: {listed(known)}; "
-                    f"{did_you_mean(language, known)}"
-                )
+                    problem = "no text says which language it is in; datamodule.language_field=<field> names the field"
+                raise InputError(f"datamodule.{key}: {problem}")
         examples = to_arrow(texts[split])
         return examples.select(np.flatnonzero([language in wanted for language in examples.column("language")]))
 

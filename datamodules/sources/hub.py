@@ -16,7 +16,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -239,47 +239,28 @@ def found_at(value: Any, path: str, where: str) -> Iterator[Any]:
         raise InputError(f"{where}: {step!r} leads nowhere in {type(value).__name__} {value!r:.40}")
 
 
-PLACE = "{language}"
-
-
 @dataclass(frozen=True)
-class LanguageSets:
-    """The texts of a data set in several languages; see HubSet for the attributes that both have.
+class LanguageSets(HubSet):
+    """The texts of a data set in several languages: ``path``, and the names and paths in ``files`` and ``texts``, may
+    hold ``{language}``.
 
     Attributes:
-        languages: ISO 639-1 codes of the languages that are used.
-        path: Owner and name on the hub, a local folder, or a web address; may hold ``{language}``.
-        files: Names of each split's files; may hold ``{language}``.
-        texts: Paths of the texts in a row; may hold ``{language}``.
-        sizes: Maximum number of texts of each split in each language.
+        languages: ISO 639-1 codes of the languages that are used; ``sizes`` are those in each of them.
     """
 
-    languages: Annotated[Sequence[str], Field(min_length=1)]
-    path: str
-    files: Mapping[Split, Sequence[str]]
-    texts: Sequence[str]
-    sizes: Mapping[Split, PositiveInt]
-    licence: str
-    revision: str = "main"
-    plain: bool = False
-    split_seed: NonNegativeInt = 0
+    languages: Annotated[Sequence[str], Field(min_length=1)] = field(kw_only=True)
 
     @cached_property
     def _sets(self) -> list[HubSet]:
-        return [
-            HubSet(
-                path=self.path.replace(PLACE, language),
-                files={split: [name.replace(PLACE, language) for name in names] for split, names in self.files.items()},
-                texts=[path.replace(PLACE, language) for path in self.texts],
-                sizes=self.sizes,
-                licence=self.licence,
-                revision=self.revision,
-                language=language,
-                split_seed=self.split_seed,
-                plain=self.plain,
-            )
-            for language in self.languages
-        ]
+        return [self._set(language) for language in self.languages]
+
+    def _set(self, language: str) -> HubSet:
+        def filled(names: Sequence[str]) -> list[str]:
+            return [name.replace("{language}", language) for name in names]
+
+        own = {one.name: getattr(self, one.name) for one in fields(HubSet)}
+        own |= {"files": {split: filled(names) for split, names in self.files.items()}, "texts": filled(self.texts)}
+        return HubSet(**own | {"path": filled([self.path])[0], "language": language})
 
     def only(self, languages: Sequence[str]) -> LanguageSets:
         for language in languages:

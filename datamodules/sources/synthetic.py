@@ -202,11 +202,8 @@ def training_size(key: str, total: int, most: int, valid: int, test: int) -> int
 class SyntheticCorpus:
     """The built-in corpus, generated in about a second and never stored.
 
-    Args:
-        sentences: Distinct sentences in all three splits together.
-        valid: Sentences for validation. They may hold entity values that training lacks, as those of the test do.
-        test: Sentences for the test.
-        seed: Chooses the sentences; the grammar is the same for all seeds.
+    ``sentences`` counts those of all splits together. Sentences for validation may hold entity values that training
+    lacks, as those of the test do.
     """
 
     def __init__(
@@ -348,11 +345,8 @@ class SyntheticPassages:
 
     Args:
         passages: Passages in all three splits together.
-        valid: Passages for validation.
-        test: Passages for the test.
         least: Words of a passage, at least.
         most: Words of a passage, at most.
-        seed: Chooses the passages; the grammar is the same for all seeds.
     """
 
     def __init__(

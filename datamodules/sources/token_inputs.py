@@ -38,15 +38,7 @@ class RandomTokens:
     """Ids sampled uniformly from the tokenizer's, for each length and split so many different inputs (section 5.1).
 
     No input stands in two splits. Where there are too few different ones of a length, the test gets them first.
-
-    Args:
-        tokenizer: A tokenizer.json, a directory that holds one, or the name of a model on the hub.
-        min_length: Tokens of the shortest inputs.
-        max_length: Tokens of the longest.
-        test_per_length: Test inputs of each length.
-        valid_per_length: The same for validation; 0: none.
-        train_per_length: The same for training; 0: none, which attacks that only search do not need.
-        seed: Decides what is sampled.
+    ``tokenizer`` is a tokenizer.json, a directory that holds one, or the name of a model on the hub.
     """
 
     def __init__(
@@ -105,11 +97,7 @@ class CutTexts:
     Args:
         source: Gives the texts.
         tokenizer: As in RandomTokens.
-        min_length: Tokens of the shortest inputs.
-        max_length: Tokens of the longest.
-        test_per_length: Test inputs of each length, at most; null: as many as there are texts.
-        valid_per_length: The same for validation.
-        train_per_length: The same for training.
+        test_per_length: Test inputs of each length, at most; null: as many as there are texts; so for other splits.
         sentence_within: Characters of a text, of whose sentences one is sampled and cut; null: the text itself.
         whole: Whether an input is a whole text: of each length those texts that have exactly so many tokens.
         seed: Decides which sentence of a text is taken.

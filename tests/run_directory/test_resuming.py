@@ -422,7 +422,7 @@ def sources(folder: Path) -> dict[str, tuple[Source, list[str]]]:
         "files": (text, ["data.jsonl", "de.txt", "fr.txt"]),
         "hub": (hub, ["data.jsonl", "corpus.jsonl"]),
         "languages": (
-            LanguageSets(["de", "fr"], str(folder), {"train": ["{language}.txt"]}, plain=True, **both),
+            LanguageSets(str(folder), {"train": ["{language}.txt"]}, plain=True, languages=["de", "fr"], **both),
             ["de.txt", "fr.txt"],
         ),
         "collection": (CollectionTexts(str(folder)), ["corpus.jsonl"]),
