@@ -139,12 +139,8 @@ class InversionDataModule(EmbeddedExamples):
         (``trainer.limit_val_batches=0``), ``fit`` does not embed them.
         """
         splits = STAGES[stage]
-        if "train" in splits and (count := len(self.examples("train"))) < 2:
-            raise InputError(
-                f"training needs at least two training texts, there {'is' if count == 1 else 'are'} {count} (after "
-                "repeats were dropped): check datamodule.train, datamodule.path or datamodule.limit_train, or of token "
-                "inputs datamodule.source.train_per_length"
-            )
+        if "train" in splits:
+            self.check_training()
         if stage in ("validate", "test") and not self.examples(splits[0]):
             raise InputError(
                 f"there is no {splits[0]} text: give datamodule.{splits[0]}, or datamodule.{splits[0]}_fraction or "
@@ -157,6 +153,15 @@ class InversionDataModule(EmbeddedExamples):
             self.fit_defense()
         if "test" in splits:
             self.fit_denoiser()
+
+    def check_training(self) -> None:
+        """Check that there are enough training texts."""
+        if (count := len(self.examples("train"))) < 2:
+            raise InputError(
+                f"training needs at least two training texts, there {'is' if count == 1 else 'are'} {count} (after "
+                "repeats were dropped): check datamodule.train, datamodule.path or datamodule.limit_train, or of token "
+                "inputs datamodule.source.train_per_length"
+            )
 
     def examples(self, split: Split) -> ArrowExamples:
         """The examples of a split: cut, without repeats, numbered by position. Needs no embedder."""
