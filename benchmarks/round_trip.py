@@ -23,7 +23,7 @@ from pathlib import Path
 from measuring import command_line
 
 from unembed.core.errors import InputError
-from unembed.datamodules.sources.file_rows import existing, rows
+from unembed.datamodules.sources.base import existing, rows
 from unembed.scoring.translation import Translator
 
 BLOCK = 64  # texts that are translated and written together

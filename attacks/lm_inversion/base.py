@@ -2,7 +2,7 @@
 
     attack=soda embedder=language_model embedder.model=gpt2 datamodule=random_tokens
 
-A target is an observation (embedders/observation.py); a prediction carries the ids that were found and whether the
+A target is an observation (embedders/language_model.py); a prediction carries the ids that were found and whether the
 model gives exactly what was observed for them. Nothing is trained.
 """
 
@@ -24,8 +24,8 @@ from unembed.attacks.refine.refining import Refiner
 from unembed.core.errors import InputError
 from unembed.core.examples import written_ids
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.language_model import LanguageModelEmbedder
-from unembed.embedders.observation import Observation, Seen, WhiteBox
+from unembed.embedders.language_model import LanguageModelEmbedder, Observation, Seen
+from unembed.embedders.transformer import WhiteBox
 
 Kind = TypeVar("Kind")
 Length = Literal["known", "search"] | PositiveInt

@@ -25,7 +25,7 @@ from unembed.attacks.lm_inversion.search import Rows, State
 from unembed.attacks.lm_inversion.soda import SODA
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.observation import WhiteBox
+from unembed.embedders.transformer import WhiteBox
 
 _INPUTS_AT_ONCE = 128  # of one pass: gradients keep all activations
 

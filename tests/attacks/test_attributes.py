@@ -21,8 +21,7 @@ from unembed.callbacks.attributes import AttributeAttack
 from unembed.callbacks.results import Predictions
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.datamodules.sources.base import VALUES, cut_by_group
-from unembed.datamodules.sources.files import FilesDataModule, TextFiles
+from unembed.datamodules.sources.files import VALUES, FilesDataModule, TextFiles, cut_by_group
 from unembed.defenses.identity import Identity
 from unembed.embedders.base import fingerprint_of
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -206,7 +205,7 @@ def test_metrics_of_a_run(tmp_path: Path) -> None:
 def test_candidates_test_callbacks_texts_alone_and_templates(tmp_path: Path) -> None:
     metrics, _, embedder = run(tmp_path, AttributeAttack({"city": "lives in {value}"}, candidates="test"))
     assert metrics["attribute/city/candidates"] == 4
-    asked = embedder._embedder.asked  # type: ignore[attr-defined]
+    asked = embedder.embedder.asked  # type: ignore[attr-defined]
     assert {f"lives in {city}" for city in CITIES} <= set(asked)
     assert "Accra" in asked  # as a test text
     assert "lives in Bergen" not in asked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import datasets
 import numpy as np
 import pytest
 
-from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span
 from unembed.datamodules.arrow_examples import IGNORED, ROWS, TokenIds, to_arrow
 
@@ -80,12 +78,3 @@ def test_nothing_is_left_in_the_temporary_directory_or_the_cache_of_datasets(
     stored = to_arrow(EXAMPLES).select(np.arange(5))
     assert list(tmp_path.iterdir()) == []
     assert list(stored) == EXAMPLES[:5]
-
-
-def test_a_full_disk_says_where_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(np, "fromiter", full)
-    with pytest.raises(InputError, match="TMPDIR names another place"):
-        TokenIds(["text"], lambda texts: [[1]])

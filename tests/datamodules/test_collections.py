@@ -17,10 +17,15 @@ from support.letters import Letters
 from unembed import launch
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.datamodules.collections import BeirCollection, ClirMatrixCollection, CollectionSource
+from unembed.datamodules.collections import (
+    BeirCollection,
+    ClirMatrixCollection,
+    CollectionSource,
+    CollectionTexts,
+    begun,
+)
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.retrieval import Searchable
-from unembed.datamodules.sources.collection_texts import CollectionTexts, begun
 from unembed.defenses.base import Role
 from unembed.embedders.cache.cached import CachedEmbedder
 

@@ -15,7 +15,7 @@ import pytest
 from unembed.core import limits
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span
-from unembed.datamodules.sources import file_rows
+from unembed.datamodules.sources import base
 from unembed.datamodules.sources.base import cut_apart, folded
 from unembed.datamodules.sources.files import TextFiles
 from unembed.datamodules.truncation import Truncation
@@ -295,7 +295,7 @@ def test_parquet_of_texts_that_repeat_is_read_as_it_is(tmp_path: Path) -> None:
     tags = pyarrow.list_(pyarrow.struct([("label", pyarrow.string()), ("at", pyarrow.int64())]))
     schema = pyarrow.schema([*kinds, ("tags", tags), *fields.items()])
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema), tmp_path / "a.parquet", row_group_size=200)
-    assert [row for _, row in file_rows.rows(tmp_path / "a.parquet", "text")] == rows
+    assert [row for _, row in base.rows(tmp_path / "a.parquet", "text")] == rows
 
 
 def test_a_long_text_is_cut_where_a_short_one_is_without_reading_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

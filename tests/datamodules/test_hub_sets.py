@@ -245,7 +245,7 @@ def test_a_set_fetched_once_works_offline_and_names_its_commit(offline: Path):
     source = declared("qnli")
     assert source.download() == commit
     assert texts(source) == {"train": ["?", "train"], "valid": ["?", "validation"], "test": ["?", "test"]}
-    assert InversionDataModule(source).resolved_revision == source.resolved_revision == commit
+    assert InversionDataModule(source).resolved_revision == commit
 
 
 def test_what_cannot_be_fetched_says_what_works(offline: Path):
@@ -256,7 +256,7 @@ def test_what_cannot_be_fetched_says_what_works(offline: Path):
 
 
 def test_a_local_folder_has_no_commit(tmp_path: Path):
-    assert declared("qnli", path=str(tmp_path)).resolved_revision is None
+    assert declared("qnli", path=str(tmp_path)).download() is None
 
 
 def test_missing_files_and_fields_name_the_nearest(tmp_path: Path):

@@ -216,7 +216,7 @@ def test_validation_covers_all_and_test_batches_give_nothing_away(tmp_path: Path
 def test_a_stage_embeds_only_what_it_needs_and_nothing_twice(tmp_path: Path):
     datamodule = built(tmp_path, corpus())
     datamodule.setup("test")
-    sent = datamodule.embedder._embedder.sent
+    sent = datamodule.embedder.embedder.sent
     assert sorted(sent) == sorted(e.text for e in datamodule.examples("test"))
     datamodule.setup("fit")
     datamodule.setup("test")

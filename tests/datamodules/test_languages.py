@@ -151,7 +151,7 @@ def test_multi30k_has_a_file_for_each_language(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"train\.de\.gz"):
         declared("multi30k", source__path=str(tmp_path)).examples("train")
     with pytest.raises(InputError, match=r"'cs' is none of datamodule\.source\.languages \(en, de, fr\)"):
-        LanguageSets(["en", "de", "fr"], str(tmp_path), {}, [], {}, "").only(["cs"])
+        LanguageSets(str(tmp_path), {}, [], {}, "", languages=["en", "de", "fr"]).only(["cs"])
 
 
 def test_culturax_cuts_each_language_apart(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ import unembed.datamodules.sources.synthetic
 from support.processes import ROOT
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Split
-from unembed.datamodules.sources.synthetic import MOST_SENTENCES, SyntheticCorpus, article, entity_values, normalised
+from unembed.datamodules.sources.base import folded
+from unembed.datamodules.sources.synthetic import MOST_SENTENCES, SyntheticCorpus, article, entity_values
 
 DATA = Path(unembed.datamodules.sources.synthetic.__file__).parent
 SHAPES = yaml.safe_load((DATA / "synthetic_shapes.yaml").read_text(encoding="utf-8"))
@@ -63,7 +64,7 @@ def test_no_sentence_stands_twice_in_any_split(everything: list[Example]) -> Non
 
 
 def test_vocabulary_and_shapes_are_rich(everything: list[Example]) -> None:
-    types = {word for example in everything for word in normalised(example.text).split()}
+    types = {word for example in everything for word in folded(example.text).split()}
     assert len(types) >= 3_000
     shapes = [shape for text in SHAPES.values() for shape in text.strip().splitlines()]
     assert len(set(shapes)) == len(shapes) >= 200
@@ -179,5 +180,5 @@ def test_sizes_at_the_edges() -> None:
 @pytest.mark.slow
 def test_the_largest_corpus_that_is_promised_can_be_made() -> None:
     corpus = SyntheticCorpus(sentences=MOST_SENTENCES).load()
-    keys = {normalised(example.text) for examples in corpus.values() for example in examples}
+    keys = {folded(example.text) for examples in corpus.values() for example in examples}
     assert len(keys) == MOST_SENTENCES

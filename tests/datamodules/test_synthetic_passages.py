@@ -9,8 +9,8 @@ import pytest
 from unembed import launch
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Split
-from unembed.datamodules.sources.base import END
-from unembed.datamodules.sources.synthetic import Grammar, SyntheticPassages, entity_values, normalised
+from unembed.datamodules.sources.base import END, folded
+from unembed.datamodules.sources.synthetic import Grammar, SyntheticPassages, entity_values
 
 Corpus = dict[Split, list[Example]]
 
@@ -54,7 +54,7 @@ def test_a_passage_is_about_one_person(everything: list[Example]) -> None:
 def test_no_sentence_stands_twice_and_some_test_entities_are_unseen(corpus: Corpus, everything: list[Example]) -> None:
     # An abbreviation ends no sentence: its part is put back.
     texts = [re.sub(r"\b(Mrs?|Ms|Dr)\.", r"\1", example.text) for example in everything]
-    sentences = [normalised(one) for text in texts for one in END.split(text)]
+    sentences = [folded(one) for text in texts for one in END.split(text)]
     assert len(set(sentences)) == len(sentences) > 1500
     train, test = ({one for row in corpus[split] for one in entity_values(row)} for split in ("train", "test"))
     assert len(test - train) / len(test) > 0.19

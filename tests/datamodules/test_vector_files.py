@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from safetensors.torch import save_file
 
 from unembed.core.errors import InputError
 from unembed.datamodules.vector_stores import vector_files
+from unembed.datamodules.vector_stores.child import Limits
 from unembed.datamodules.vector_stores.vector_files import read_vectors
 
 VECTORS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
@@ -255,15 +258,15 @@ def test_what_follows_the_limit_is_not_read(written: Callable[[NDArray[Any]], Pa
 def test_vectors_in_parquet_that_unfold_without_end_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vector_files, "FREE_BYTES", 20_000_000)
+    monkeypatch.setattr(vector_files, "limits_for", lambda size: Limits(2.0, 20_000_000))
     path = tmp_path / "mine.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"vector": [[1.0] * 10_000] * 1000}), path, compression="zstd")
     assert path.stat().st_size < 20_000
-    assert "unfold to more than 20,000,000 bytes" in message(path, 10_000)
+    assert re.search("takes more than 19 MB of memory|malloc|realloc", message(path, 10_000))
 
 
 @pytest.mark.parametrize("changed", [b"\x15\x0c\x25\x00", b"\x15\x00\x25\x02"])
-def test_parquet_whose_metadata_aborts_arrow_is_refused(tmp_path: Path, changed: bytes) -> None:
+def test_parquet_whose_metadata_aborts_arrow_does_no_harm(tmp_path: Path, changed: bytes) -> None:
     """Of a column that may lack values: said to have all of them, against its size statistics; or of another type."""
     file = tmp_path / "mine.parquet"
     table = pyarrow.table({"text": ["a text", None], "vector": [[1.0, 2.0, 3.0, 4.0]] * 2})
@@ -271,7 +274,8 @@ def test_parquet_whose_metadata_aborts_arrow_is_refused(tmp_path: Path, changed:
     content, column = file.read_bytes(), b"\x15\x0c\x25\x02\x18\x04text"
     assert content.count(column) == 1
     file.write_bytes(content.replace(column, changed + column[4:]))
-    assert f"vectors={file}" in message(file)
+    with contextlib.suppress(InputError):  # whether Arrow looks at the other column, and aborts, is its matter
+        assert read_vectors(file, 4).tolist() == table["vector"].to_pylist()
 
 
 def test_a_header_that_claims_to_be_large_is_not_read(tmp_path: Path) -> None:

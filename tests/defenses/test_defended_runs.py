@@ -234,12 +234,12 @@ def test_a_fitted_state_belongs_to_its_settings_and_embedder(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("defense", "state", "said"),
     [
-        (ProductQuantization(subvectors=2, centroids=4), {"other": torch.ones(2)}, "'codebooks' is missing"),
+        (ProductQuantization(subvectors=2, centroids=4), {"other": torch.ones(2)}, "cannot be read: 'codebooks'"),
         (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.ones(2)}, "not 2 of 4 centroids"),
         (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.ones(1, 4, 8)}, "not 2 of 4 centroids"),
         (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.ones(2, 4, 3)}, "vectors of dimension 6"),
-        (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.full((2, 4, 4), torch.nan)}, "holds NaN"),
-        (ScalarQuantization(bits=8), {"low": torch.ones(8)}, "'high' is missing"),
+        (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.full((2, 4, 4), torch.nan)}, "is NaN"),
+        (ScalarQuantization(bits=8), {"low": torch.ones(8)}, "cannot be read: 'high'"),
         (ScalarQuantization(bits=8), {"low": torch.ones(8), "high": torch.ones(7)}, "not the two ends"),
         (
             ScalarQuantization(bits=8),

@@ -33,7 +33,7 @@ from unembed.defenses.rounding import Rounding
 from unembed.embedders.cache import cached as cache
 from unembed.embedders.cache.cached import CachedEmbedder, Queries
 from unembed.embedders.cache.shards import ABSENT, KeyIndex, distinct, text_keys
-from unembed.embedders.observation import Observation
+from unembed.embedders.language_model import Observation
 
 TEXTS = [f"text {i} " + "word " * (i * 7 % 23) for i in range(300)]
 
@@ -474,7 +474,7 @@ def test_a_bad_answer_is_an_error_and_only_its_batch_is_not_stored(
     if "gave NaN" in str(caught.value) or "gave a vector" in str(caught.value):
         assert "text 40 (" in str(caught.value)
     cached.flush()
-    sent = cached._embedder.sent  # type: ignore[attr-defined]
+    sent = cached.embedder.sent  # type: ignore[attr-defined]
     again = Counting()
     CachedEmbedder(again, tmp_path, batch_size=8).fill(texts, "training")
     assert len(again.sent) == len(texts) - (len(sent) - 1), "the bad batch held one text"

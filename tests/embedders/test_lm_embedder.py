@@ -17,8 +17,7 @@ from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.sources.token_inputs import CutTexts, RandomTokens
 from unembed.defenses.identity import Identity
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.language_model import LanguageModelEmbedder
-from unembed.embedders.observation import Observation
+from unembed.embedders.language_model import LanguageModelEmbedder, Observation
 
 
 @pytest.fixture(scope="module")

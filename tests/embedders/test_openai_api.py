@@ -507,7 +507,7 @@ def test_a_damaged_description_of_the_cache_costs_one_query(server: Server, tmp_
 def test_another_model_behind_the_same_name_is_found(server: Server, tmp_path: Path) -> None:
     CachedEmbedder(embedder(server), tmp_path).fill(["a"], "training")
     server.otherwise = lambda handler, body: good(handler, {**body, "dimensions": 7})
-    with pytest.raises(InputError, match=r"dimension 7 instead of 6, .* needs another cache_dir than"):
+    with pytest.raises(InputError, match=r"shape \(1, 7\) instead of \(1, 6\), .* needs another cache_dir than"):
         CachedEmbedder(embedder(server), tmp_path).embed(["b"])
 
 

@@ -17,9 +17,8 @@ from support.files import write_lines
 from unembed import launch
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.datamodules.collections import BeirCollection
+from unembed.datamodules.collections import BeirCollection, CollectionTexts, HeldOut
 from unembed.datamodules.embedded import DefendedEmbedder
-from unembed.datamodules.sources.collection_texts import CollectionTexts, HeldOut
 from unembed.defenses.base import Role
 from unembed.evaluate import evaluate
 from unembed.reports.reading import ZeroFilled

@@ -19,11 +19,9 @@ from support.files import write_lines
 from support.processes import ROOT, Warm, program
 from unembed import launch
 from unembed.core.errors import InputError
-from unembed.datamodules.collections import BeirCollection
-from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.collections import BeirCollection, CollectionTexts
+from unembed.datamodules.inversion import InversionDataModule, described
 from unembed.datamodules.sources.base import Source
-from unembed.datamodules.sources.collection_texts import CollectionTexts
-from unembed.datamodules.sources.file_rows import described
 from unembed.datamodules.sources.files import TextFiles
 from unembed.datamodules.sources.hub import HubSet, LanguageSets
 from unembed.datamodules.sources.token_inputs import CutTexts
@@ -424,7 +422,7 @@ def sources(folder: Path) -> dict[str, tuple[Source, list[str]]]:
         "files": (text, ["data.jsonl", "de.txt", "fr.txt"]),
         "hub": (hub, ["data.jsonl", "corpus.jsonl"]),
         "languages": (
-            LanguageSets(["de", "fr"], str(folder), {"train": ["{language}.txt"]}, plain=True, **both),
+            LanguageSets(str(folder), {"train": ["{language}.txt"]}, plain=True, languages=["de", "fr"], **both),
             ["de.txt", "fr.txt"],
         ),
         "collection": (CollectionTexts(str(folder)), ["corpus.jsonl"]),

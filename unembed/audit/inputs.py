@@ -16,8 +16,7 @@ from unembed.audit.results import Truth
 from unembed.core.commands import command
 from unembed.core.errors import InputError, did_you_mean, shortened
 from unembed.core.examples import Example
-from unembed.datamodules.sources.base import Fields
-from unembed.datamodules.sources.file_rows import existing, rows
+from unembed.datamodules.sources.base import Fields, existing, rows
 from unembed.datamodules.truncation import Truncation
 from unembed.datamodules.vector_stores.sampling import Sample, VectorStore, stored_texts
 from unembed.embedders.cache.cached import CachedEmbedder

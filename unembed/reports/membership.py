@@ -20,8 +20,7 @@ from torch import Tensor
 
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.datamodules.sources.base import Fields
-from unembed.datamodules.sources.file_rows import existing, rows
+from unembed.datamodules.sources.base import Fields, existing, rows
 from unembed.defenses.base import Defense, perturbs
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.membership import Threshold, fewest

@@ -24,12 +24,11 @@ from unembed.callbacks.scoring import score_predictions
 from unembed.core import limits
 from unembed.core.atomic_files import read_json, write_json, write_json_lines
 from unembed.core.errors import InputError, printable
-from unembed.datamodules.collections import CollectionSource
+from unembed.datamodules.collections import CollectionSource, HeldOut
 from unembed.datamodules.embedded import DEFENSE_SAMPLE
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.retrieval import Defended, Searchable, Similarity
 from unembed.datamodules.sources.base import folded
-from unembed.datamodules.sources.collection_texts import HeldOut
 from unembed.defenses.threat import Hypotheses, threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.statistics import evenly
