@@ -34,8 +34,13 @@ from unembed.attacks.refine.refining import Refiner, Rerank
 from unembed.core.atomic_files import write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.metrics.entities import entity_keys, span_text, unseen_entities
-from unembed.metrics.entity_recovery import LexiconEntityRecovery, UnseenEntityRecovery
+from unembed.metrics.entities import (
+    LexiconEntityRecovery,
+    UnseenEntityRecovery,
+    entity_keys,
+    span_text,
+    unseen_entities,
+)
 from unembed.metrics.matches import ExactMatch
 from unembed.metrics.scored import Scored
 from unembed.metrics.word_overlap import TokenOverlap

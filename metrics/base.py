@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from unembed.metrics.description import Description as Description  # of every metric: imported from here
+from unembed.metrics.scored import Description as Description  # of every metric: imported from here
 from unembed.metrics.statistics import Floats, Interval, Share, interval
 
 Needs = Literal["texts", "labels", "models"]

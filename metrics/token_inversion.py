@@ -212,17 +212,16 @@ def token_inversion(rows: Sequence[Inverted]) -> Values:
     for place, row in enumerate(rows):
         if row.labels and len(row.labels) != len(row.true):
             raise ValueError(f"row {place}: {len(row.labels)} labels for {len(row.true)} tokens")
-    exact = TokenExact()
+    exact, claimed = TokenExact(), Claimed()
     low, high = exact.interval(exact.statistics(rows), np.empty(0)) or (None, None)
     labels = sorted({label for row in rows for label in row.labels if label is not None})
     labelled = [TokenLabelled(), TokenUnlabelled(), *map(TokenLabelled, labels)] if labels else []
     metrics: list[ExampleMetric[Inverted]] = [
-        *(TokenPartial(), TokenPartialMean(), Claims(), Claimed(), FalseDiscovery(), *labelled),
+        *(TokenPartial(), TokenPartialMean(), Claims(), claimed, FalseDiscovery(), *labelled),
     ]
-    found: Values = {"token_exact": exact.of(rows), "token_exact_low": low, "token_exact_high": high}
-    found.update({metric.description.key: metric.of(rows) for metric in metrics})
+    values: Values = {"token_exact": exact.of(rows), "token_exact_low": low, "token_exact_high": high}
+    values.update({metric.description.key: metric.of(rows) for metric in metrics})
     lengths = by_length(rows)
-    if len(lengths) > 1:
-        found.update({f"token_exact/{length}": exact.of(group) for length, group in lengths.items()})
-        found.update({f"claimed/{length}": Claimed(length).of(group) for length, group in lengths.items()})
-    return found
+    for metric in (exact, claimed) if len(lengths) > 1 else ():
+        values.update({f"{metric.description.key}/{length}": metric.of(group) for length, group in lengths.items()})
+    return values

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, TypeAdapter
 
 from unembed.metrics.attributes import PREFIX, SOURCES
-from unembed.metrics.entity_recovery import LexiconEntityRecovery
+from unembed.metrics.entities import LexiconEntityRecovery
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import BOUNDS, BY_LENGTH, CHIEF, LENGTHS, LONGER, OF_LENGTH, TRANSLATED
 from unembed.metrics.token_inversion import Inverted, TokenExact, TokenPartial, by_length, by_position, exact_by_cost

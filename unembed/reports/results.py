@@ -24,8 +24,7 @@ from pydantic import AfterValidator, BaseModel, Field, TypeAdapter
 
 from unembed.core.atomic_files import read_json
 from unembed.core.examples import Span
-from unembed.metrics.description import Description
-from unembed.metrics.scored import Scored
+from unembed.metrics.scored import Description, Scored
 from unembed.metrics.text import exact_match, sentence_bleu
 from unembed.metrics.tokens import recovered_words, token_overlap, words
 from unembed.runs import layout

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from unembed.metrics.description import Description
-from unembed.metrics.entity_recovery import EntityRecovery
+from unembed.metrics.entities import EntityRecovery
+from unembed.metrics.scored import Description
 from unembed.metrics.scoring import BY_LENGTH, text_metrics
 from unembed.metrics.token_inversion import (
     Claimed,
