@@ -109,6 +109,18 @@ class ExampleMetric(Metric, ABC, Generic[Row]):
         return interval(resampled)
 
 
+class OfAll(ExampleMetric[Row]):
+    """A value of all examples together that is no function of sums, such as a median: there is no bootstrap."""
+
+    summable = False
+
+    @abstractmethod
+    def value(self, parts: Floats) -> float: ...
+
+    def combine(self, sums: Floats) -> Floats:
+        return np.full(sums.shape[:-1], np.nan)
+
+
 class Mean(ExampleMetric[Row]):
     """The mean over the examples with a value; examples without one (None) do not count."""
 

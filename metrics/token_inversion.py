@@ -153,9 +153,9 @@ class TokenLabelled(Ratio[Inverted]):
         )  # fmt: skip
 
     def of_example(self, row: Inverted) -> tuple[int, int]:
-        pairs = zip(row.labels, row.matches, strict=False)
-        found = [match for label, match in pairs if label is not None and self.label in (None, label)]
-        return sum(found), len(found)
+        labels = zip(row.labels, row.matches, strict=False)
+        matches = [match for label, match in labels if label is not None and self.label in (None, label)]
+        return sum(matches), len(matches)
 
 
 class TokenUnlabelled(Ratio[Inverted]):
@@ -170,8 +170,8 @@ class TokenUnlabelled(Ratio[Inverted]):
     )
 
     def of_example(self, row: Inverted) -> tuple[int, int]:
-        found = [match for label, match in zip(row.labels, row.matches, strict=False) if label is None]
-        return sum(found), len(found)
+        matches = [match for label, match in zip(row.labels, row.matches, strict=False) if label is None]
+        return sum(matches), len(matches)
 
 
 def by_length(rows: Iterable[Inverted]) -> dict[int, list[Inverted]]:
