@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from unembed.metrics.base import ExampleMetric, Measured, Values
 from unembed.metrics.bleu import SentenceBleu, bleu, geia_bleu
@@ -180,7 +180,7 @@ def _of_groups(
     rows: Sequence[Scored],
     group_of: Callable[[Scored], str | None],
     prefix: str = "",
-    order: Callable[[str], object] = str,
+    order: Callable[[str], Any] = str,
 ) -> Values:
     """``<prefix><name>/<group>`` for each group of rows in order; empty for fewer than two known groups."""
     groups: dict[str, list[int]] = {}
@@ -188,7 +188,7 @@ def _of_groups(
         if (group := group_of(row)) is not None:
             groups.setdefault(group, []).append(place)
     values: Values = {}
-    for group in sorted(groups, key=order) if len(groups) > 1 else ():  # type: ignore[arg-type]
+    for group in sorted(groups, key=order) if len(groups) > 1 else ():
         own = {**_values(measured, rows, groups[group]), "examples": len(groups[group])}
         values.update({f"{prefix}{name}/{group}": value for name, value in own.items()})
     return values

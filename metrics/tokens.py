@@ -59,10 +59,6 @@ def _pattern(inner: str) -> re.Pattern[str]:
     return re.compile(rf"(?=[^\W_])[{_UNSPACED}][{_marks()}]*|{joined}")
 
 
-def _normalise(word: str) -> str:
-    return unicodedata.normalize("NFC", word.lower()).replace("\u2019", "'")
-
-
 def words(text: str) -> list[str]:
     """The words of ``text`` in order, lower-cased, composed (NFC), with a straight apostrophe; [] for a blank text."""
     return _words(text, _INNER)
@@ -80,7 +76,8 @@ def rouge_words(text: str) -> list[str]:
 def _words(text: str, inner: str) -> list[str]:
     if text.isascii():
         return _ASCII[inner].findall(text.lower()) or _VISIBLE.findall(text)
-    return [_normalise(word) for word in _pattern(inner).findall(text)] or _VISIBLE.findall(text)
+    found = (unicodedata.normalize("NFC", word.lower()) for word in _pattern(inner).findall(text))
+    return [word.replace("\u2019", "'") for word in found] or _VISIBLE.findall(text)
 
 
 @cache
