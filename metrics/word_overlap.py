@@ -135,6 +135,8 @@ class MicroOverlap(ExampleMetric[Scored]):
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
         sizes = []
+        wanted: frozenset[object]
+        offered: frozenset[object]
         for row in rows:
             if self.items == "words":
                 wanted, offered = frozenset(words(row.reference)), frozenset(words(row.prediction))

@@ -168,11 +168,12 @@ class TokenClassifier:
             return_offsets_mapping=True,
         )  # fmt: skip
         owners = windows["overflow_to_sample_mapping"]
-        for rows in torch.arange(len(owners)).split(self.batch_size):
+        for begin in range(0, len(owners), self.batch_size):
+            rows = range(begin, min(begin + self.batch_size, len(owners)))
             ids = {"input_ids": [windows["input_ids"][row] for row in rows]}
             padded = tokenizer.pad(ids, return_tensors="pt").to(model.device)
             logits = model(input_ids=padded["input_ids"], attention_mask=padded["attention_mask"]).logits
-            for row, labels in zip(rows.tolist(), logits.argmax(dim=-1).tolist(), strict=True):
+            for row, labels in zip(rows, logits.argmax(dim=-1).tolist(), strict=True):
                 own = words[owners[row]]
                 for place, word in enumerate(windows.word_ids(row)):
                     if word is not None:
