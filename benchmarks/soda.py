@@ -129,18 +129,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     against = {name: ratios(found, milliseconds["ours"]) for name, found in milliseconds.items() if name != "ours"}
     for name, found in against.items():
         print(f"{name:<26}{spread(found)} times ours")
-    print(
-        json.dumps(
-            {
-                "ratio": round(statistics.median(against["loop"]), 3),
-                "ratio_changed_candidates": round(statistics.median(against["loop, changed candidates"]), 3),
-                "milliseconds": {name: round(statistics.median(found), 4) for name, found in milliseconds.items()},
-                "targets": options.targets,
-                "length": options.length,
-                "threads": options.threads,
-            }
-        )
-    )
+    result = {
+        "ratio": round(statistics.median(against["loop"]), 3),
+        "ratio_changed_candidates": round(statistics.median(against["loop, changed candidates"]), 3),
+        "milliseconds": {name: round(statistics.median(found), 4) for name, found in milliseconds.items()},
+    }
+    print(json.dumps({**result, "targets": options.targets, "length": options.length, "threads": options.threads}))
 
 
 if __name__ == "__main__":

@@ -21,13 +21,13 @@ from unembed.datamodules.truncation import Truncation
 from unembed.embedders.base import QueryLimitError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.entities import (
+    EntityWordRecovery,
     entity_words,
     recovered_entity_pieces,
     recovered_entity_words,
     span_text,
     unseen_entities,
 )
-from unembed.metrics.entity_recovery import EntityWordRecovery
 from unembed.metrics.scored import Scored, Sets
 from unembed.metrics.scoring import score
 from unembed.metrics.token_inversion import Inverted, token_inversion

@@ -33,7 +33,7 @@ from unembed.core.examples import Example, Split
 from unembed.datamodules.arrow_examples import ArrowExamples
 from unembed.datamodules.batching import Indices
 from unembed.defenses.base import BaseDefense, Defense, Fitted, Role
-from unembed.defenses.denoisers.base import ADAPTIVE, Denoiser
+from unembed.defenses.denoisers import ADAPTIVE, Denoiser
 from unembed.defenses.threat import Hypotheses
 from unembed.embedders.base import QueryLimitError
 from unembed.embedders.cache.cached import CachedEmbedder, CachedVectors, Purpose, Queries

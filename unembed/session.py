@@ -41,7 +41,7 @@ from unembed.core.ranks import is_first
 from unembed.datamodules.embedded import DefendedEmbedder, FittedDefense
 from unembed.datamodules.inversion import InversionDataModule, training_data
 from unembed.defenses.base import Fitted
-from unembed.defenses.denoisers.base import ADAPTIVE, Denoiser
+from unembed.defenses.denoisers import ADAPTIVE, Denoiser
 from unembed.defenses.threat import Threat, threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.statistics import evenly

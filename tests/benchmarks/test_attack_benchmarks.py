@@ -46,16 +46,14 @@ def test_training_against_a_plain_loop(benchmarks: Benchmarks) -> None:
     assert (found["device"], found["precision"]) == ("cpu", "32-true")
 
 
-@pytest.mark.parametrize("alone", [pytest.param(0, marks=pytest.mark.slow), 2])
-def test_decoding_against_generate(benchmarks: Benchmarks, tmp_path: Path, alone: int) -> None:
-    small = ["--sentences=100", "--steps=3", "--texts=4", "--rounds=2", f"--one-by-one={alone}"]
+def test_decoding_against_generate(benchmarks: Benchmarks, tmp_path: Path) -> None:
+    small = ["--sentences=100", "--steps=3", "--texts=4", "--rounds=2"]
     length = "attack.decoding.max_new_tokens=12"
     found = benchmarks.result("decoding", *DEVICE, *small, *TINY, length, f"cache_dir={tmp_path}")
     assert found["identical"] == 1.0
     assert found["texts_at_once"] == 4
     faster = found["sentences_per_second"] / found["generate_sentences_per_second"]
     assert 0.2 < faster / found["ratio"] < 5  # the ratio is a median of pairs, the rates are medians of each
-    assert ("ratio_to_one_by_one" in found) == (alone > 0)
     assert "trained for 3 steps" in benchmarks.printed
     assert "8 texts, 4 at a time, 5 beams" in benchmarks.printed
 

@@ -11,11 +11,11 @@ import json
 import runpy
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from support.running_benchmarks import FOLDER, Benchmarks
 from unembed import launch
 
 PEERS = {"search_peer.py", "make_published_fixtures.py"}  # run in an environment of the package vec2text
-WITHOUT_MAIN = {"lm_inversion_inverter.py", "lm_inversion_tables.py", "measuring.py", "small_models.py"}
+WITHOUT_MAIN = {"drawing.py", "lm_inversion_inverter.py", "lm_inversion_tables.py", "measuring.py", "small_models.py"}
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py") if path.name not in PEERS)
 
 
@@ -54,22 +54,6 @@ def test_the_number_of_texts_can_be_chosen(benchmarks: Benchmarks, more: list[st
     assert launch.check(config) == []
     source = config.datamodule.source
     assert (source.sentences, source.valid, source.test) == (3200, 100, 100)
-
-
-def test_steps_are_the_budget_and_minutes_a_cap(
-    benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    module = benchmarks.load("small_models")
-    now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    free, capped = module.Budget(8), module.Budget(8, minutes=1)
-    assert [free.share(step) for step in (0, 2, 8, 9)] == [0.0, 0.25, 1.0, 1.0]
-    now = 61.0
-    assert [free.over(step) for step in (0, 7, 8)] == [False, False, True]
-    assert capped.over(8)
-    assert capsys.readouterr().out == ""
-    assert capped.over(2)
-    assert capsys.readouterr().out == "stopped by --minutes 1 at 2 of 8 steps: the model is undertrained\n"
 
 
 # -- cache and search --------------------------------------------------------------------------------------------------
@@ -206,8 +190,6 @@ def test_the_files_of_personachat(benchmarks: Benchmarks, monkeypatch: pytest.Mo
 
 
 def test_the_files_of_the_audit(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import numpy as np
-
     module = benchmarks.load("prepare_audit")
     for name, size in (("STORE", 4), ("NOTES", 2), ("HELD_OUT", 1), ("FILLED", 3)):
         monkeypatch.setattr(module, name, size)
@@ -245,7 +227,19 @@ def test_the_files_of_the_audit(benchmarks: Benchmarks, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("kind", ["npy", "qdrant"])
-def test_stores_are_made_and_read(kind: str, benchmarks: Benchmarks) -> None:
-    found = benchmarks.result("stores", f"--make={kind}", "--rows=40", "--dimension=8", "--limit=10")
-    assert (found["store"], found["rows"], found["sample"]) == (kind, 40, 10)
+def test_stores_are_read(kind: str, benchmarks: Benchmarks, tmp_path: Path) -> None:
+    vectors = torch.nn.functional.normalize(torch.randn(40, 8), dim=1).numpy()
+    if kind == "qdrant":
+        library = pytest.importorskip("qdrant_client")
+        client = library.QdrantClient(path=str(tmp_path))
+        size = library.models.VectorParams(size=8, distance=library.models.Distance.DOT)
+        client.create_collection("docs", size)
+        client.upload_collection("docs", vectors, [{"text": "a"}] * 40, ids=range(40))
+        client.close()
+        address = f"qdrant:{tmp_path}"
+    else:
+        address = str(tmp_path / "mine.npy")
+        np.save(address, vectors)
+    found = benchmarks.result("stores", address, "--dimension=8", "--limit=10")
+    assert (found["rows"], found["sample"]) == (40, 10)
     assert bool(found["texts_per_s"]) == (kind == "qdrant")

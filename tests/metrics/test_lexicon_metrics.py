@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from support.scored import spans_of
-from unembed.metrics.entity_recovery import LexiconCoverage, LexiconEntityRecovery
+from unembed.metrics.entities import LexiconCoverage, LexiconEntityRecovery
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import metric_of, score
 

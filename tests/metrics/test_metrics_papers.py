@@ -18,16 +18,14 @@ from sklearn.preprocessing import MultiLabelBinarizer
 
 from support.scored import spans_of
 from unembed.core.examples import Span
-from unembed.metrics.end_token import MicroTokensAndEnd
-from unembed.metrics.entities import entity_words, recovered_entity_pieces, recovered_entity_words
-from unembed.metrics.entity_recovery import names
+from unembed.metrics.entities import entity_words, names, recovered_entity_pieces, recovered_entity_words
 from unembed.metrics.fluency import StopWordDifference, StopWordRate
 from unembed.metrics.rouge import ClippedBleu1, ClippedRouge1
 from unembed.metrics.scored import Likelihood, Scored, Sets
 from unembed.metrics.scoring import score
 from unembed.metrics.stop_words import STOP_WORDS, content_words, geia_stop_words, stop_words
 from unembed.metrics.tokens import words
-from unembed.metrics.word_overlap import Part
+from unembed.metrics.word_overlap import MicroOverlap, Part
 
 
 def pairs(rows: int, seed: int) -> list[tuple[str, str]]:
@@ -73,7 +71,7 @@ def test_micro_over_pieces_and_tokens() -> None:
 
 def test_micro_tokens_of_geia_count_the_end_of_each_text() -> None:
     parts: Sequence[Part] = ("precision", "recall", "f1")
-    own = [MicroTokensAndEnd(part) for part in parts]
+    own = [MicroOverlap(part, "tokens_and_end") for part in parts]
     rows = [
         Scored("a", "b", tokens=Sets(frozenset({1, 2, 3}), frozenset({3, 4}))),
         Scored("a", "b", tokens=Sets(frozenset({7}), frozenset())),
@@ -185,7 +183,7 @@ def test_stop_words_are_of_english() -> None:
 
 def test_the_list_is_cut_as_texts_are() -> None:
     assert {word for word in STOP_WORDS if words(word) != [word]} == set()
-    assert stop_words([words("I don't think so, Ada.")]) == (3, 5)
+    assert stop_words("I don't think so, Ada.") == (3, 5)
     assert {"i", "the", "don't", "not"} <= STOP_WORDS
     assert STOP_WORDS.isdisjoint({"dog", "ada", "love", "work", "think", "two"})
 

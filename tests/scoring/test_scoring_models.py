@@ -24,13 +24,12 @@ from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span
 from unembed.datamodules.truncation import Truncation
 from unembed.evaluate import evaluate
-from unembed.metrics.entity_recovery import EntityWordRecovery
+from unembed.metrics.entities import EntityWordRecovery
 from unembed.metrics.fluency import Perplexity
 from unembed.metrics.scored import Likelihood, Scored
 from unembed.scoring.language_model import PerplexityModel
 from unembed.scoring.models import ScoringModels
-from unembed.scoring.taggers import SpacyTagger, StanzaTagger
-from unembed.scoring.token_classification import TokenClassifier
+from unembed.scoring.taggers import SpacyTagger, StanzaTagger, TokenClassifier
 from unembed.train import train
 
 TEXTS = ["Ada lives in Paris with her dog", "I met Grace Hopper in Rome", "the train to Paris was late", "hello", ""]

@@ -28,7 +28,7 @@ from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span
 from unembed.datamodules.vector_stores.sampling import Sample
 from unembed.defenses.base import Defense
-from unembed.defenses.denoisers.base import ADAPTIVE
+from unembed.defenses.denoisers import ADAPTIVE
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.metrics.statistics import evenly

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
 from unembed.core.atomic_files import read_json
 from unembed.metrics.attributes import PREFIX, SOURCES
-from unembed.metrics.entity_recovery import LexiconEntityRecovery
+from unembed.metrics.entities import LexiconEntityRecovery
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import BOUNDS, BY_LENGTH, CHIEF, LENGTHS, LONGER, OF_LENGTH, TRANSLATED
 from unembed.metrics.token_inversion import Inverted, TokenExact, TokenPartial, by_length, by_position, exact_by_cost

@@ -27,9 +27,8 @@ from pydantic import AfterValidator, BaseModel, Field, TypeAdapter
 
 from unembed.core.atomic_files import read_json
 from unembed.core.examples import Span
-from unembed.metrics.description import Description
-from unembed.metrics.entity_recovery import EntityRecovery
-from unembed.metrics.scored import Scored
+from unembed.metrics.entities import EntityRecovery
+from unembed.metrics.scored import Description, Scored
 from unembed.metrics.scoring import BY_LENGTH, text_metrics
 from unembed.metrics.text import exact_match, sentence_bleu
 from unembed.metrics.token_inversion import (

@@ -16,9 +16,8 @@ import numpy as np
 from markupsafe import Markup
 
 from unembed.metrics.base import Measured
-from unembed.metrics.description import Description
 from unembed.metrics.retrieval import Ndcg
-from unembed.metrics.scored import Scored
+from unembed.metrics.scored import Description, Scored
 from unembed.metrics.scoring import text_metrics
 from unembed.metrics.statistics import Interval, interval, resampled_sums
 from unembed.reports import numbers, output
