@@ -86,10 +86,10 @@ ENDING = """\
 import os, time
 from pathlib import Path
 from unembed import launch as configuration
-from unembed.runs.config_file import keep_config
+from unembed.runs.config_file import record_config
 def task(config):
     run = Path(config.run_dir)
-    keep_config(run, configuration.plain(config))
+    record_config(run, configuration.plain(config))
     print('run', run.name, flush=True)
     if config.seed == 2 and not (run / 'begun').exists():
         (run / 'begun').touch()

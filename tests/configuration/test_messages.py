@@ -167,7 +167,7 @@ def task(settings, config):
     print([point.name for point in configuration.defense_points(config, words, "points", settings.config_dir)])
 
 if __name__ == "__main__":
-    configuration.main_on_run(task, sys.argv.pop(1))
+    configuration.main(task, sys.argv.pop(1))
 """
 
 

@@ -239,4 +239,4 @@ def _label(run: Path, config: DictConfig, named: str = "") -> str:
 
 def main() -> None:
     """``unembed audit``."""
-    launch.main_on_run(audit, "audit", {"--show-text": "show_text=true"}, check_given)
+    launch.main(audit, "audit", {"--show-text": "show_text=true"}, check_given)

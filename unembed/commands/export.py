@@ -206,4 +206,4 @@ def _different_part(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | N
 
 def main() -> None:
     """``unembed export``."""
-    launch.main_on_run(export, "export")
+    launch.main(export, "export")

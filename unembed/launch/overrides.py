@@ -205,6 +205,7 @@ class Given:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
+        self.words = [*words]
         self.search = tuple(word for word in words if key_of(word) == SEARCH_PATH)
         self.overrides: list[Override] = []
         self.errors: list[str] = []

@@ -1,10 +1,10 @@
 """The way of every command: a command line -> a composed configuration -> checked -> passed to a function.
 
-main(train, "train")               # a configuration from configs/
-main_on_run(evaluate, "evaluate")  # a run's own configuration with overrides
+main(train, "train")         # a configuration from configs/
+main(evaluate, "evaluate")   # a run's own configuration with overrides
 
 python train.py --help                     # keys with their defaults, groups with their options
-python train.py --cfg job attack=multiset  # what Hydra composes
+python train.py --cfg job attack=multiset  # the configuration, of which -p shows a node
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import functools
 import inspect
-import io
 import os
 import re
 import sys
@@ -35,9 +34,8 @@ from unembed.launch import console
 from unembed.launch.checking import check, secret_errors
 from unembed.launch.composing import grid_of, plain, settle, spread_out, survey
 from unembed.launch.console import check_writable, ending
-from unembed.launch.finished_run import is_finished, on_run, resumed
+from unembed.launch.finished_run import compose, fine_tuned, is_finished, on_run, resumed, with_origin
 from unembed.launch.locations import find_run, make_absolute
-from unembed.launch.origin import fine_tuned, with_origin
 from unembed.launch.overrides import (
     CONFIGS,
     SEARCH_PATH,
@@ -54,7 +52,7 @@ from unembed.launch.overrides import (
     without,
 )
 from unembed.runs import layout
-from unembed.runs.config_file import keep_config
+from unembed.runs.config_file import record_config
 from unembed.runs.trust import trusting
 
 _SWEEPS, _TIME = Path("runs/multirun"), "%Y-%m-%d_%H-%M-%S"  # as in configs/hydra/default.yaml
@@ -64,69 +62,52 @@ _OF_LIGHTNING = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD
 Task = Callable[..., Any]
 
 
-def main(task: Task, command: str) -> None:
-    """Run ``task`` on the configuration of the command line, or several times with ``--multirun``.
-
-    Errors in overrides and values end the process with code 2 before a run directory is
-    created. The configuration passed to ``task`` has no interpolations.
-    """
-    with ending():
-        refuse_secrets(commands.arguments())
-        arguments = _training_arguments()
-        overrides = [*arguments.overrides, *search_path_of(arguments.config_dir)]
-        console.begin()
-        if arguments.help:
-            print(_usage(task, command))
-        elif arguments.cfg is not None:
-            _show(command, overrides, arguments)
-        elif (configs := _inherited()) is not None:
-            _run_as_rank(task, configs)
-        elif arguments.multirun:
-            _train_several(task, command, overrides)
-        else:
-            own = [] if arguments.config_dir is None else [f"--config-dir={arguments.config_dir}"]
-            _train(task, command, overrides, [*own, *arguments.overrides])
-
-
-def main_on_run(
+def main(
     task: Task,
     command: str,
     switches: Mapping[str, str] | None = None,
     first: Callable[[DictConfig], None] | None = None,
 ) -> None:
-    """Run ``task(settings, config)`` on a finished run.
+    """Run the task of a command; mistakes end the process with code 2 before a directory is made.
 
-    Overrides of keys in configs/<command>.yaml become the settings; all others change the run's config.yaml.
-    ``switches`` are flags of the command that stand for an override; ``first`` as for ``on_run``.
+    ``train`` is called with a composed configuration, several times with ``--multirun``. All other commands are called
+    with their settings, which are the keys of configs/<command>.yaml, and with the configuration of a finished run that
+    the other overrides amend. No configuration has interpolations.
+
+    Args:
+        task: The function.
+        command: Its name.
+        switches: Flags that stand for an override.
+        first: See ``on_run``.
     """
     with ending():
         refuse_secrets(commands.arguments())
-        parser = _parser()
-        for flag, override in (switches or {}).items():
-            parser.add_argument(flag, dest="switched", action="append_const", const=override, default=[])
-        arguments = parser.parse_intermixed_args(commands.arguments())
+        arguments = _arguments(command, switches or {})
+        overrides = [*arguments.overrides, *arguments.switched]
         console.begin()
         if arguments.help:
             print(_usage(task, command))
         elif (configs := _inherited()) is not None:
             _run_as_rank(task, configs)
-        else:
-            overrides = [*arguments.overrides, *getattr(arguments, "switched", [])]
+        elif command != "train":
             if arguments.config_dir is not None:
                 overrides.append(f"config_dir={quoted(Path(arguments.config_dir).absolute())}")
             _work_on_run(task, command, overrides, first)
+        elif arguments.cfg is not None:
+            _show(command, [*overrides, *search_path_of(arguments.config_dir)], arguments.package)
+        else:
+            start = _train_several if arguments.multirun else _train
+            start(task, command, [*overrides, *search_path_of(arguments.config_dir)])
 
 
-def _show(command: str, overrides: Sequence[str], arguments: argparse.Namespace) -> None:
-    """Print the configuration that Hydra composes; its values may be invalid."""
-    configs, errors = survey(command, overrides, multirun=arguments.multirun)
-    raise_all([*errors, *(message for config in configs for message in secret_errors(config))])
-    with application() as composer, contextlib.redirect_stdout(io.StringIO()) as shown:
-        composer.show_cfg(command, Given(overrides).lines, arguments.cfg, arguments.package, arguments.resolve)
-    print(redacted(shown.getvalue()), end="")
+def _show(command: str, overrides: Sequence[str], package: str | None) -> None:
+    """Print a configuration, or a node of it; its values may be invalid."""
+    config = compose(command, overrides)
+    raise_all(secret_errors(config))
+    print(redacted(OmegaConf.to_yaml(OmegaConf.select(config, package) if package else config)), end="")
 
 
-def _train(task: Task, command: str, overrides: Sequence[str], words: Sequence[str]) -> None:
+def _train(task: Task, command: str, overrides: Sequence[str]) -> None:
     if local_rank() == 0 and (grid := grid_of(command, overrides)):
         print(f"one cell of a grid over {', '.join(grid)}: -m runs all", flush=True)
     configs, errors = survey(command, with_origin(overrides))
@@ -141,7 +122,7 @@ def _train(task: Task, command: str, overrides: Sequence[str], words: Sequence[s
     config.run_dir = _own(str(config.run_dir), "run_dir", overrides, config)
     if local_rank() == 0:
         print(printable(f"run directory: {config.run_dir}"), flush=True)
-    _run(task, config, words)
+    _run(task, config, overrides)
 
 
 def _train_several(task: Task, command: str, overrides: Sequence[str]) -> None:
@@ -171,7 +152,7 @@ def _job(task: Task, overrides: Sequence[str], config: DictConfig) -> Any:
         again = resumed(config, given)
         if again is not None and is_finished(again):
             if is_first():
-                keep_config(Path(again.run_dir), plain(again))
+                record_config(Path(again.run_dir), plain(again))
             print(printable(f"finished before: {again.run_dir}"), flush=True)
             from unembed.callbacks.results import objective_of
 
@@ -323,21 +304,18 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _arguments(command: str, switches: Mapping[str, str]) -> argparse.Namespace:
     parser = _Parser(add_help=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("--config-dir", "-cd")
-    return parser
-
-
-def _training_arguments() -> argparse.Namespace:
-    """The command line of train.py, with Hydra's flags."""
-    parser = _parser()
-    parser.add_argument("--multirun", "-m", action="store_true")
-    parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
-    parser.add_argument("--package", "-p")
-    parser.add_argument("--resolve", action="store_true")
+    parser.set_defaults(switched=[])
+    for flag, override in switches.items():
+        parser.add_argument(flag, dest="switched", action="append_const", const=override)
+    if command == "train":
+        parser.add_argument("--multirun", "-m", action="store_true")
+        parser.add_argument("--cfg", "-c", choices=["job"])
+        parser.add_argument("--package", "-p")
     return parser.parse_intermixed_args(commands.arguments())
 
 
