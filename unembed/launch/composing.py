@@ -36,7 +36,6 @@ from unembed.launch.overrides import (
     elements,
     key_error,
     key_of,
-    loading,
     one_line,
     options,
     parsed,
@@ -127,8 +126,8 @@ def survey(command: str, words: Sequence[str], *, multirun: bool = False) -> tup
 @functools.lru_cache(maxsize=8)
 def _loaded(command: str, lines: tuple[str, ...]) -> DictConfig:
     """What Hydra composes of a command and its groups; not to be changed."""
-    with loading() as loader:
-        return loader.load_configuration(command, list(lines), RunMode.RUN, from_shell=False)
+    with application() as hydra:
+        return hydra.config_loader.load_configuration(command, list(lines), RunMode.RUN, from_shell=False)
 
 
 def _one_at_a_time(overrides: Sequence[Override]) -> Iterator[list[str]]:

@@ -24,6 +24,7 @@ A training that begins with another run takes these settings of that origin, unl
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ from unembed.launch.locations import (
 from unembed.launch.overrides import (
     CONFIGS,
     Given,
+    as_list,
     as_text,
     default_groups,
     key_of,
@@ -219,10 +221,9 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
 
     given = Given(overrides)
     keys = {key_of(line) for line in given.lines}
-    trust = [config.trust] if isinstance(config.trust, str) else list(config.trust)
     saved = stored_config(
         directory,
-        [*trust, *foreign(config)],  # names on the command line itself are trusted
+        [*as_list(config.trust), *foreign(config)],  # names on the command line itself are trusted
         {key for key in keys if "." in key},  # a whole group may be the run's own
         str(config.cache_dir) if "cache_dir" in keys else None,
     )
@@ -248,13 +249,12 @@ def _with_changes(saved: DictConfig, given: Given) -> tuple[DictConfig, list[str
 
     What is typed is composed with the options that the run chose, and compared with the run where it is typed.
     """
-    roots = {root_of(line) for line in given.lines}
-    chosen = _chosen(saved, [name for name in map(str, saved.choices) if name not in roots], given.search)
+    groups = {o.key_or_group for o in given.groups if o.package is None and "/" not in o.key_or_group}
+    chosen = _chosen(saved, [name for name in map(str, saved.choices) if name not in groups], given.search)
     configs, errors = survey("train", [*chosen, *given.words])
     raise_all(errors)
     typed, amended = configs[0], saved.copy()
     make_absolute(typed)
-    groups = {o.key_or_group for o in given.groups if o.package is None and "/" not in o.key_or_group}
     refused = [
         f"{group}: {shown_value(saved.choices.get(group))} -> {shown_value(typed.choices.get(group))}"
         for group in sorted(groups - {"logger"})
@@ -262,9 +262,10 @@ def _with_changes(saved: DictConfig, given: Given) -> tuple[DictConfig, list[str
     ]
     if "logger" in groups:
         amended.logger, amended.choices.logger = typed.logger, typed.choices.logger
-    if roots & {"access", "experiment"}:  # how a table describes the run
+    steps = {o.input_line for o in given.groups if o.package is not None}  # of a chain, which the choice names
+    keys = {key_of(line).partition("[")[0] for line in given.lines if line not in steps} - groups
+    if "experiment" in groups or any(key.startswith("access") for key in keys):  # how a table describes the run
         amended.access = typed.access
-    keys = [key.partition("[")[0] for key in map(key_of, given.lines) if key not in groups]
     left_out = ("choices", "access", *_OF_COMMAND, *(["logger"] if "logger" in groups else []))
     noted = (Path(str(saved.run_dir)) / layout.DATA).is_file()
     for key, before, now in differences(tree(saved), tree(typed), left_out):
@@ -304,13 +305,8 @@ def is_finished(config: DictConfig) -> bool:
 
 def _batches_a_step(config: DictConfig) -> int | None:
     """Batches per optimizer step over all processes; None if the number of processes depends on the machine."""
-    product = 1
-    for key in BATCHES_A_STEP:
-        value = OmegaConf.select(config, key, default=1)
-        if not isinstance(value, int) or value < 1:
-            return None
-        product *= value
-    return product
+    factors = [OmegaConf.select(config, key, default=1) for key in BATCHES_A_STEP]
+    return math.prod(factors) if all(isinstance(factor, int) and factor > 0 for factor in factors) else None
 
 
 # -- training that begins with another run ----------------------------------------------------------------------------
@@ -381,17 +377,14 @@ def _groups_of_origin(given: Given) -> list[str]:
 def _origin(given: Given) -> DictConfig | None:
     """The configuration of the run that ``init_from`` names; None where it is not typed, or an attack is chosen.
 
-    A run that cannot be read is reported when training begins (stored_attack.check_origin).
+    A directory that is no run is reported when training begins (stored_attack.check_origin).
     """
     named = [o.value() for o in given.overrides if o.key_or_group == "init_from" and not o.is_sweep_override()]
     chooses_attack = any(o.key_or_group in ("attack", "experiment", "stage") for o in given.groups)
     if not named or chooses_attack or not isinstance(named[-1], str):
         return None
-    try:
-        directory = find_run(named[-1], "init_from")
-        config = read_config(directory) if (directory / layout.CONFIG).is_file() else OmegaConf.create()
-    except InputError:
-        return None
+    directory = find_run(named[-1], "init_from")
+    config = read_config(directory) if (directory / layout.CONFIG).is_file() else OmegaConf.create()
     if not all(isinstance(config.get(name), DictConfig) for name in ("attack", "choices", "datamodule", "embedder")):
         return None
     config.run_dir = str(directory)

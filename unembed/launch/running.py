@@ -15,7 +15,6 @@ import functools
 import inspect
 import os
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -108,8 +107,8 @@ def _show(command: str, overrides: Sequence[str], package: str | None) -> None:
 
 
 def _train(task: Task, command: str, overrides: Sequence[str]) -> None:
-    if local_rank() == 0 and (grid := grid_of(command, overrides)):
-        print(f"one cell of a grid over {', '.join(grid)}: -m runs all", flush=True)
+    if grid := grid_of(command, overrides):
+        _print_once(f"one cell of a grid over {', '.join(grid)}: -m runs all")
     configs, errors = survey(command, with_origin(overrides))
     config = resumed(configs[0], overrides) if configs else None
     if config is None:  # else what is typed is compared with the run's settings, which may have other keys
@@ -120,8 +119,7 @@ def _train(task: Task, command: str, overrides: Sequence[str]) -> None:
     _check([config])
     check_devices(config.trainer)
     config.run_dir = _own(str(config.run_dir), "run_dir", overrides, config)
-    if local_rank() == 0:
-        print(printable(f"run directory: {config.run_dir}"), flush=True)
+    _print_once(f"run directory: {config.run_dir}")
     _run(task, config, overrides)
 
 
@@ -153,7 +151,7 @@ def _job(task: Task, overrides: Sequence[str], config: DictConfig) -> Any:
         if again is not None and is_finished(again):
             if is_first():
                 record_config(Path(again.run_dir), plain(again))
-            print(printable(f"finished before: {again.run_dir}"), flush=True)
+            _print_once(f"finished before: {again.run_dir}")
             from unembed.callbacks.results import objective_of
 
             return objective_of(Path(again.run_dir), again.objective)
@@ -182,28 +180,22 @@ def _check(configs: Sequence[DictConfig]) -> None:
 def _run(task: Task, config: DictConfig, words: Sequence[str]) -> Any:
     """Run the task on a checked configuration; ``words`` start it again."""
     make_absolute(config)
-    run, checkpoints = Path(config.run_dir), (layout.CHECKPOINT, layout.PREVIOUS)
-    if is_first() and config.ckpt_path == "last" and not any((run / name).is_file() for name in checkpoints):
+    run = Path(config.run_dir)
+    if config.ckpt_path == "last" and not any((run / name).is_file() for name in (layout.CHECKPOINT, layout.PREVIOUS)):
         # No mistake: a cluster starts every job with it.
-        what, missing = ("checkpoint", layout.CHECKPOINT) if (run / layout.CONFIG).is_file() else ("run", layout.CONFIG)
-        said = f"run_dir={run}: there is no {what} to resume ({missing} is missing), so it starts from the beginning"
-        print(printable(said), flush=True)
-    command = [*without(words, "run_dir", "ckpt_path"), f"run_dir={quoted(config.run_dir)}"]
-    with (
-        ending(config, training=True, command=command),
-        trusting(config.trust),
-        _shared_with_ranks(config),
-        _locked(config.run_dir, "run_dir"),
-    ):
-        return task(config)
+        what, file = ("checkpoint", layout.CHECKPOINT) if (run / layout.CONFIG).is_file() else ("run", layout.CONFIG)
+        missing = f"there is no {what} to resume ({file} is missing), so it starts from the beginning"
+        _print_once(f"run_dir={run}: {missing}")
+    again = [*without(words, "run_dir", "ckpt_path"), f"run_dir={quoted(config.run_dir)}"]
+    return _call(task, [config], again, config.run_dir, "run_dir")
 
 
 def _work_on_run(
     task: Task, command: str, overrides: Sequence[str], first: Callable[[DictConfig], None] | None
 ) -> None:
     settings, config = on_run(command, overrides, first)
-    if local_rank() == 0 and not any(root_of(line) == "run" for line in overrides):
-        print(printable(f"attacker: {settings.run_as}, shipped with unembed; run=<dir> takes another"), flush=True)
+    if not any(root_of(line) == "run" for line in overrides):
+        _print_once(f"attacker: {settings.run_as}, shipped with unembed; run=<dir> takes another")
     places = [key for key in ("output_dir", "output") if key in settings]
     if "output_dir" in settings:
         settings.output_dir = _own(settings.output_dir, "output_dir", overrides, config)
@@ -211,13 +203,26 @@ def _work_on_run(
         check_writable(Path(settings[key]), is_file=key == "output")
     console.quieten()
     again = [*without(overrides, *places), *(f"{key}={quoted(settings[key])}" for key in places)]
+    _call(task, [settings, config], again, settings.get("output_dir"), "output_dir")
+
+
+def _call(task: Task, configs: Sequence[DictConfig], again: Sequence[str], directory: str | None, key: str) -> Any:
+    """Call the task, with a lock on the directory that it writes and a log there; ``again`` starts it once more."""
+    if directory is not None:
+        console.log_to(Path(directory))
     with (
-        ending(config, command=again),
-        trusting(settings.trust),
-        _shared_with_ranks(settings, config),
-        _locked(settings.get("output_dir"), "output_dir"),
+        ending(configs[-1], training=key == "run_dir", command=again),
+        trusting(configs[0].trust),
+        _shared_with_ranks(*configs),
+        contextlib.nullcontext() if directory is None or not is_first() else layout.locked(Path(directory), key),
     ):
-        task(settings, config)
+        return task(*configs)
+
+
+def _print_once(text: str) -> None:
+    """Print a line, on one rank of a machine."""
+    if local_rank() == 0:
+        print(printable(text), flush=True)
 
 
 # -- directories of this process --------------------------------------------------------------------------------------
@@ -230,17 +235,6 @@ def _own(directory: str, key: str, overrides: Sequence[str], config: DictConfig)
     if started_outside() and _is_parallel(config):
         raise InputError(f"{key}: torchrun and srun start processes that must agree on it: set RUN_ID, or {key}=<dir>")
     return str(layout.claim(Path(directory)))
-
-
-@contextlib.contextmanager
-def _locked(directory: str | None, key: str) -> Iterator[None]:
-    """Lock ``directory`` if this process writes it, and log to it."""
-    if directory is None:
-        yield
-        return
-    console.log_to(Path(directory))
-    with layout.locked(Path(directory), key) if is_first() else contextlib.nullcontext():
-        yield
 
 
 # -- ranks that Lightning starts with this process's command line -----------------------------------------------------
@@ -299,9 +293,7 @@ def _run_as_rank(task: Task, configs: Sequence[DictConfig]) -> None:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Print the message as plain text: a shell's ``*`` may expand to arbitrary names."""
-        print(printable(f"{redacted(message)}; --help lists what can be given"), file=sys.stderr)
-        raise SystemExit(2)
+        raise InputError(f"{message}; --help lists what can be given")
 
 
 def _arguments(command: str, switches: Mapping[str, str]) -> argparse.Namespace:
