@@ -31,7 +31,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticCustomError, SchemaError
 
 from unembed.core.commands import shown_value
-from unembed.core.errors import BLOTTED, InputError, did_you_mean, holds_secret, secret_refused
+from unembed.core.errors import REDACTED, InputError, did_you_mean, holds_secret, secret_refused
 from unembed.runs.config_file import walk
 
 _MISSING = "???"
@@ -159,7 +159,7 @@ def _secrets(values: Any) -> Iterator[str]:
                 "(OPENAI_API_KEY, WANDB_API_KEY, HF_TOKEN, UNEMBED_ROTATION_KEY) and leave this out"
             )
         elif str(name).endswith("key_env") and given and not _VARIABLE.fullmatch(str(value)):
-            yield f"{key}={BLOTTED}: must be the name of an environment variable in capitals, or null"
+            yield f"{key}={REDACTED}: must be the name of an environment variable in capitals, or null"
         elif isinstance(value, str) and holds_secret(value):
             yield secret_refused(key)
 
@@ -263,6 +263,8 @@ def locate(target: str) -> Callable[..., Any]:
 
 
 def _value_errors(key: str, value: Any, hint: Any) -> list[str]:
+    if _is_node(value):
+        return []  # checked as a node
     if _is_open(value):
         return _null_parts(key, value)
     try:
@@ -280,7 +282,7 @@ def _value_errors(key: str, value: Any, hint: Any) -> list[str]:
         adapter.validate_json(json.dumps(value, default=str), strict=True)
     except ValidationError as error:
         secret = key.endswith("key_env") or (isinstance(value, str) and holds_secret(value))
-        shown = BLOTTED if secret else shown_value(value)
+        shown = REDACTED if secret else shown_value(value)
         return _null_parts(key, value) or [f"{key}={shown}: {_reason(error, value, hint)}"]
     return []
 

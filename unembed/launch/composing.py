@@ -207,7 +207,7 @@ def grid_of(command: str, words: Sequence[str]) -> dict[str, str]:
         return {}
 
 
-def spread_out(command: str, words: Sequence[str]) -> list[str]:
+def expand_grid(command: str, words: Sequence[str]) -> list[str]:
     """The overrides of a multirun with the grid of its experiment; a key on the command line replaces the grid's."""
     given = Given(words)
     swept = [o for o in given.groups if o.key_or_group == "experiment" and o.is_sweep_override()]

@@ -32,7 +32,7 @@ from omegaconf import DictConfig
 
 from unembed.core.commands import arguments
 from unembed.core.commands import command as proposed
-from unembed.core.errors import BLOTTED, InputError, holds_secret, printable, redacted
+from unembed.core.errors import InputError, printable, redacted
 from unembed.core.ranks import local_rank
 from unembed.core.stopping import FAILED, INTERRUPTED, TERMINATED, WORDS, Terminated, is_spawned, raising, received
 from unembed.runs import layout
@@ -190,16 +190,16 @@ def ending(
         if received():  # other ranks have ended, and a collective operation with them has failed
             _end(_interrupted(config, training, words, TERMINATED), TERMINATED)
         hint = "" if config is None else f"; resume with: {_command(config, training, words)}"
-        message = said_of(error, "a file" if config is None else str(config.run_dir), hint)
+        message = user_message(error, "a file" if config is None else str(config.run_dir), hint)
         if message is None:
             raise
         _end(message, FAILED)
 
 
-def said_of(error: BaseException, place: str = "a file", hint: str = "") -> str | None:
+def user_message(error: BaseException, place: str = "a file", hint: str = "") -> str | None:
     """The message for the user, or None if only a traceback helps.
 
-    ``place`` is named where a disk is full and the error names no file, ``hint`` is added where one cannot be written.
+    ``place`` is named where a disk is full and the error names no file; ``hint`` follows where one cannot be written.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -253,10 +253,7 @@ def _interrupted(
 
 
 def _command(config: DictConfig, training: bool, words: Sequence[str]) -> str:
-    """The command that resumes this; a training with a config.yaml needs only its directory.
-
-    Secrets are replaced by ``***``, since terminal output may be logged.
-    """
+    """The command that resumes this; a training with a config.yaml needs only its directory."""
     if training and (Path(str(config.get("run_dir"))) / layout.CONFIG).is_file():
         from unembed.runs.trust import foreign
 
@@ -264,9 +261,9 @@ def _command(config: DictConfig, training: bool, words: Sequence[str]) -> str:
         names = dict.fromkeys([*([trust] if isinstance(trust, str) else trust), *foreign(config)])
         trusted = [f"trust=[{','.join(names)}]"] if names else []
         return proposed(None, *trusted, run_dir=config.run_dir, ckpt_path="last")
-    kept = [word.partition("=") for word in words if not (training and word.startswith("ckpt_path="))]
-    again = [f"{key}={BLOTTED}" if holds_secret(value) else redacted(key + equal + value) for key, equal, value in kept]
-    return proposed(None, *again, *(["ckpt_path=last"] if training else []))
+    if not training:
+        return proposed(None, *words)
+    return proposed(None, *(word for word in words if not word.startswith("ckpt_path=")), "ckpt_path=last")
 
 
 def _end(message: str, code: int) -> None:

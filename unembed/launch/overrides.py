@@ -18,6 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +88,12 @@ def options(group: str, search: tuple[str, ...] = ()) -> tuple[str, ...]:
 def titles(group: str) -> dict[str, str]:
     """The options of a group, each with the comment that its file begins with; empty for a file without one."""
     found = {}
-    for name in options(group):
-        path = next(path for folder in configs.folders() if (path := folder / group / f"{name}.yaml").is_file())
-        first = path.read_text(encoding="utf-8").partition("\n")[0]
-        found[name] = first.removeprefix("#").strip() if first.startswith("#") else ""
+    with application() as hydra:
+        for name in options(group):
+            source = next(one for one in hydra.config_loader.get_sources() if one.is_config(f"{group}/{name}"))
+            folder = files(source.path.replace("/", ".")) if source.scheme() == "pkg" else Path(source.path)
+            first = folder.joinpath(group, f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0]
+            found[name] = first.removeprefix("#").strip() if first.startswith("#") else ""
     return found
 
 
@@ -125,18 +128,18 @@ def search_path_of(directory: str | None) -> list[str]:
 
 def refuse_secrets(words: Sequence[str]) -> None:
     """Refuse a command line that contains a password, before any parser could quote it."""
-    from unembed.datamodules.vector_stores.base import address_error
-
-    messages = []
+    messages: list[str | None] = []
     for word in words:
         key, _, value = word.lstrip("-+~").partition("=")
         if not re.fullmatch(r"[\w.@/]+", key) or "//" in key:
             key, value = "an argument", word
         if holds_secret(value):
             messages.append(secret_refused(key))
-        elif key in ("vectors", "an argument") and (reason := address_error(value)) is not None:
-            messages.append(reason)
-    raise_all(messages)
+        elif key in ("vectors", "an argument"):
+            from unembed.datamodules.vector_stores.base import address_error
+
+            messages.append(address_error(value))
+    raise_all([message for message in messages if message is not None])
 
 
 def as_list(value: str | Sequence[str] | None) -> list[str]:

@@ -31,7 +31,7 @@ from unembed.core.errors import InputError, printable, redacted
 from unembed.core.ranks import check_devices, is_first, local_rank, started_outside
 from unembed.launch import console
 from unembed.launch.checking import check, secret_errors
-from unembed.launch.composing import grid_of, plain, settle, spread_out, survey
+from unembed.launch.composing import expand_grid, grid_of, plain, settle, survey
 from unembed.launch.console import check_writable, ending
 from unembed.launch.finished_run import compose, fine_tuned, is_finished, on_run, resumed, with_origin
 from unembed.launch.locations import find_run, make_absolute
@@ -124,7 +124,7 @@ def _train(task: Task, command: str, overrides: Sequence[str]) -> None:
 
 
 def _train_several(task: Task, command: str, overrides: Sequence[str]) -> None:
-    overrides = spread_out(command, overrides)
+    overrides = expand_grid(command, overrides)
     composed = with_origin(overrides)
     configs, errors = survey(command, composed, multirun=True)
     raise_all(errors)
