@@ -11,15 +11,9 @@
 A resumed run keeps the settings of its config.yaml, even where today's defaults differ. Of what is typed, the keys in
 ``MAY_CHANGE`` take effect; all others must have the run's value, so that the whole old command can be repeated.
 
-A training that begins with another run takes these settings of that origin, unless the command line sets them:
-
-    attack, embedder                 the origin's, with its values, unless another attack is chosen
-    datamodule.max_tokens, tokenizer the origin's
-    attack.optimizer.*lr             half the origin's; smaller batches lower them further, by the square root of the
-                                     ratio; warmup_steps becomes 10
-    callbacks.blending               the share of the trained weights that reads validation texts best is kept, and else
-                                     the origin's; callbacks.blending=null keeps the trained ones
-    trainer.max_epochs               4 passes over the texts: more learn by heart
+A training that begins with another run, its origin, takes these settings unless the command line sets them: attack,
+embedder, datamodule.max_tokens and tokenizer as in the origin; lower learning rates and a short warm-up; four passes
+over the texts; and callbacks.blending, which mixes the trained weights with the origin's.
 """
 
 from __future__ import annotations
@@ -27,8 +21,8 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -71,7 +65,7 @@ MAY_CHANGE = (
 )  # fmt: skip
 _OF_COMMAND = ("run_dir", "ckpt_path", "trust")  # always those of the command that resumes
 _SLOWER = 0.5  # of an origin's learning rates: the weights are trained already
-_WARMUP, _PASSES = 10, 4  # measured in docs/audit.md
+_WARMUP, _PASSES = 10, 4  # steps, and passes over the texts: more learn by heart (measured in docs/audit.md)
 _BLENDING = "unembed.callbacks.blending.Blending"
 
 
@@ -162,8 +156,7 @@ def _run_of(settings: DictConfig) -> Path:
 # -- defenses on a run ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class DefensePoint:
+class DefensePoint(NamedTuple):
     """One defense at one strength: its name in tables, its overrides, and the resolved configuration with it."""
 
     name: str
@@ -180,7 +173,6 @@ def defense_points(
     """
     points: list[DefensePoint] = []
     errors: list[str] = []
-    unamended = set(check(config))
     for number, line in enumerate(lines):
         where = f"{key}[{number}]={line}"
         try:
@@ -193,7 +185,7 @@ def defense_points(
             errors.append(f"{where}: write it as for evaluate.py, such as 'defense=noise defense.level=0.01'")
             continue
         amended, found = survey_amended(config, [*words, *search_path_of(config_dir)])
-        found = found or [message for message in check(amended) if message not in unamended]
+        found = found or check(amended)
         errors += [f"{where}: {message}" for message in found]
         if not found:
             OmegaConf.resolve(amended)

@@ -75,7 +75,8 @@ def check_trusted(config: DictConfig, run: Path, given: Collection[str] = (), bu
         if not unused and not {*names} & {*_trusted.get()}:
             messages.append(message)
     choices = config.get("choices")
-    for name, choice in choices.items() if isinstance(choices, DictConfig) else ():
+    for name in map(str, choices if isinstance(choices, DictConfig) else ()):
+        choice = choices[name]
         if choice is not None and not (isinstance(choice, str) and _CHOICE.fullmatch(choice)):
             messages.append(f"choices.{name}={choice!r}: no name of an option")
     if messages:
