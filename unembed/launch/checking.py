@@ -185,12 +185,12 @@ def _node_errors(node: Mapping[str, Any], key: str) -> Iterator[str]:
 def _arguments(called: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
     """The arguments of a constructor by name, with resolved type hints, and whether it takes any other.
 
-    Those that it takes as ``**others`` and passes on are the arguments of the constructor that receives them.
+    Those that it takes as ``**others`` and passes on are the arguments of the constructor of its base class.
     """
     arguments: dict[str, inspect.Parameter] = {}
-    receiver: Callable[..., Any] | None = called
+    bases = [base for base in getattr(called, "__mro__", ()) if "__init__" in vars(base)][1:]
     positional, fixed = 0, set[str]()
-    while receiver is not None:
+    for receiver in (called, *bases):
         try:
             parameters = list(inspect.signature(receiver).parameters.values())
         except ValueError:  # written in C
@@ -201,28 +201,22 @@ def _arguments(called: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter]
                 arguments[one.name] = one.replace(annotation=_hint(receiver, one))
         if not any(one.kind is one.VAR_KEYWORD for one in parameters):
             return arguments, False
-        receiver, positional, names = _receiver_of_others(receiver)
-        fixed |= names
+        call = _call_of_base(receiver)
+        if call is None:
+            break
+        positional, fixed = len(call.args), fixed | {keyword.arg for keyword in call.keywords if keyword.arg}
     return arguments, True
 
 
-def _receiver_of_others(made: Any) -> tuple[Callable[..., Any] | None, int, set[str]]:
-    """What a constructor passes its ``**others`` to, with how many positional arguments and which others beside them;
-    None if its source does not tell."""
-    definer = next((one for one in getattr(made, "__mro__", ()) if "__init__" in vars(one)), object)
+def _call_of_base(called: Any) -> ast.Call | None:
+    """The call by which a constructor passes its ``**others`` to that of its base class; None if there is none."""
     try:
-        node = ast.parse(textwrap.dedent(inspect.getsource(definer.__init__))).body[0]
+        tree = ast.parse(textwrap.dedent(inspect.getsource(called.__init__)))
     except (OSError, TypeError, SyntaxError):
-        return None, 0, set()
-    assert isinstance(node, ast.FunctionDef)
-    for call in (one for one in ast.walk(node) if isinstance(one, ast.Call)):
-        names = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-        if node.args.kwarg is not None and names.pop(None, None) == node.args.kwarg.arg:
-            fixed = {name for name in names if name is not None}
-            if ast.unparse(call.func) == "super().__init__":
-                return definer.__bases__[0] if len(definer.__bases__) == 1 else None, len(call.args), fixed
-            return definer.__init__.__globals__.get(ast.unparse(call.func)), len(call.args), fixed
-    return None, 0, set()
+        return None
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    of_base = [call for call in calls if ast.unparse(call.func) == "super().__init__"]
+    return next((call for call in of_base if any(keyword.arg is None for keyword in call.keywords)), None)
 
 
 def _hint(called: Any, parameter: inspect.Parameter) -> Any:

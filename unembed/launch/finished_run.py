@@ -41,7 +41,7 @@ from unembed.launch.locations import (
 )
 from unembed.launch.overrides import (
     CONFIGS,
-    Given,
+    Overrides,
     as_list,
     as_text,
     default_groups,
@@ -211,7 +211,7 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
         return None
     from unembed.runs.trust import foreign
 
-    given = Given(overrides)
+    given = Overrides(overrides)
     keys = {key_of(line) for line in given.lines}
     saved = stored_config(
         directory,
@@ -236,7 +236,7 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
     return amended
 
 
-def _with_changes(saved: DictConfig, given: Given) -> tuple[DictConfig, list[str]]:
+def _with_changes(saved: DictConfig, given: Overrides) -> tuple[DictConfig, list[str]]:
     """A run's configuration with what is typed and may change, and a line for each other value that is not the run's.
 
     What is typed is composed with the options that the run chose, and compared with the run where it is typed.
@@ -316,7 +316,7 @@ def compose(command: str, overrides: Sequence[str]) -> DictConfig:
 
 def with_origin(overrides: Sequence[str]) -> list[str]:
     """The overrides, with the choices of attack and embedder that the run of ``init_from`` was trained with."""
-    given = Given(overrides)
+    given = Overrides(overrides)
     if (origin := _origin(given)) is None:
         return [*overrides]
     chosen = _chosen(origin, _groups_of_origin(given), given.search)
@@ -330,7 +330,7 @@ def fine_tuned(config: DictConfig, overrides: Sequence[str], of_job: Sequence[st
 
     ``config`` is composed from the result of ``with_origin``; ``of_job`` are the overrides of one job of a multirun.
     """
-    given = Given(overrides)
+    given = Overrides(overrides)
     if (origin := _origin(given)) is None:
         return config
     from unembed.runs.trust import check_trusted, trusting
@@ -361,12 +361,12 @@ def fine_tuned(config: DictConfig, overrides: Sequence[str], of_job: Sequence[st
     return tuned
 
 
-def _groups_of_origin(given: Given) -> list[str]:
+def _groups_of_origin(given: Overrides) -> list[str]:
     """The groups that are the origin's."""
     return ["attack"] if any(key_of(line) == "embedder" for line in given.lines) else ["attack", "embedder"]
 
 
-def _origin(given: Given) -> DictConfig | None:
+def _origin(given: Overrides) -> DictConfig | None:
     """The configuration of the run that ``init_from`` names; None where it is not typed, or an attack is chosen.
 
     A directory that is no run is reported when training begins (stored_attack.check_origin).

@@ -191,7 +191,7 @@ def one_line(error: Exception) -> str:
     return "; ".join([*lines[:1], *cause])
 
 
-class Given:
+class Overrides:
     """The overrides of a command line, parsed with Hydra's parser: ``overrides`` that are valid, and ``errors``.
 
     ``search`` are those that add config directories, and thereby groups and options.

@@ -38,7 +38,7 @@ from unembed.launch.locations import find_run, make_absolute
 from unembed.launch.overrides import (
     CONFIGS,
     SEARCH_PATH,
-    Given,
+    Overrides,
     application,
     default_groups,
     one_line,
@@ -134,7 +134,7 @@ def _train_several(task: Task, command: str, overrides: Sequence[str]) -> None:
     job = functools.partial(_job, task, tuple(overrides))
     try:
         with application() as composer:
-            composer.multirun(command, job, [*Given(composed).lines, "hydra.mode=MULTIRUN"])
+            composer.multirun(command, job, [*Overrides(composed).lines, "hydra.mode=MULTIRUN"])
     except ConfigCompositionException as error:  # Hydra also composes a multirun without what is swept
         hint = "; in a multirun, write a key that only swept options have as <key>='choice(<value>)'"
         raise InputError(one_line(error) + hint * str(error).startswith("Could not override")) from error
