@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import re
@@ -168,6 +169,7 @@ def ending(
         command: Arguments that resume the script in the same directory; by default those typed.
     """
     words = arguments() if command is None else command
+    interrupted = functools.partial(_interrupted, config, training, words)
     try:
         with raising():
             yield
@@ -175,20 +177,20 @@ def ending(
     except Ended:
         raise
     except Terminated as error:
-        _end(_interrupted(config, training, words, TERMINATED, error.saved), TERMINATED)
+        _end(interrupted(TERMINATED, error.saved), TERMINATED)
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error.__context__, BrokenPipeError):  # rich has caught it first
             raise Ended(UNREAD) from None
         # After Ctrl-C, Lightning cleans up and exits with code 1; the interrupt is the exception's context.
         if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__context__, KeyboardInterrupt):
             raise
-        _end(_interrupted(config, training, words, INTERRUPTED), INTERRUPTED)
+        _end(interrupted(INTERRUPTED), INTERRUPTED)
     except BrokenPipeError:  # such as after ``| head``
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes stdout at exit
         raise Ended(UNREAD) from None
     except (InputError, InstantiationException, OSError, RuntimeError) as error:
         if received():  # other ranks have ended, and a collective operation with them has failed
-            _end(_interrupted(config, training, words, TERMINATED), TERMINATED)
+            _end(interrupted(TERMINATED), TERMINATED)
         hint = "" if config is None else f"; resume with: {_command(config, training, words)}"
         message = user_message(error, "a file" if config is None else str(config.run_dir), hint)
         if message is None:
