@@ -28,7 +28,7 @@ from unembed.commands.compare import compare, read_settings
 from unembed.core.errors import InputError
 from unembed.datamodules.sources.synthetic import SyntheticCorpus
 from unembed.evaluate import evaluate
-from unembed.launch.composing import spread_out, survey
+from unembed.launch.composing import expand_grid, survey
 from unembed.runs.config_file import write_config
 from unembed.train import train
 
@@ -123,7 +123,7 @@ def test_commands_compose(line: str) -> None:
     _, arguments = words(line.replace("<that of the vectors>", "mpnet"))
     swept = "-m" in arguments
     given = [word for word in arguments if word != "-m"]
-    configs, errors = survey("train", spread_out("train", given) if swept else given, multirun=swept)
+    configs, errors = survey("train", expand_grid("train", given) if swept else given, multirun=swept)
     assert errors == []
     assert len(configs) > 1 if swept else len(configs) == 1
     assert [message for config in configs for message in launch.check(config)] == []

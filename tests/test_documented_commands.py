@@ -30,7 +30,7 @@ from unembed.commands.compare import compare, read_settings
 from unembed.commands.invert import invert
 from unembed.embedders.minilm import MiniLM
 from unembed.evaluate import evaluate
-from unembed.launch.composing import spread_out, survey
+from unembed.launch.composing import expand_grid, survey
 from unembed.train import train
 
 pytestmark = pytest.mark.slow
@@ -199,7 +199,7 @@ class Desk:
                 value = self.run("runs/resumed" if last else value, "corrector" if "corrector" in key else "default")
             lines.append(f"{key}{equals}{value}")
         several = "-m" in given
-        for job, config in enumerate(self.compose(spread_out("train", lines) if several else lines, several)):
+        for job, config in enumerate(self.compose(expand_grid("train", lines) if several else lines, several)):
             if download := self.download(config):
                 pytest.skip(f"needs a download: {download}")
             shrink(config)

@@ -10,7 +10,7 @@ import pytest
 from support.processes import ROOT, Warm
 from unembed import launch
 from unembed.core.errors import InputError
-from unembed.launch.composing import grid_of, spread_out, survey
+from unembed.launch.composing import expand_grid, grid_of, survey
 from unembed.runs.config_file import read_config
 
 PRESET = """\
@@ -37,7 +37,7 @@ def search(tmp_path: Path) -> str:
 
 
 def runs(*words: str) -> set[str]:
-    configs, errors = survey("train", spread_out("train", words), multirun=True)
+    configs, errors = survey("train", expand_grid("train", words), multirun=True)
     assert errors == []
     return {config.run_dir for config in configs}
 
@@ -54,10 +54,10 @@ def test_the_cells_of_a_grid_and_what_the_command_line_changes(search: str) -> N
 
 def test_a_preset_that_is_no_grid_is_left_as_it_is(search: str) -> None:
     assert grid_of("train", ["experiment=paper/cell", search]) == {}
-    assert spread_out("train", ["experiment=paper/cell", search]) == ["experiment=paper/cell", search]
+    assert expand_grid("train", ["experiment=paper/cell", search]) == ["experiment=paper/cell", search]
     assert grid_of("train", ["experiment=paper/tabel1", search]) == {}
     with pytest.raises(InputError, match="experiment=paper/table1: a grid of its own, so it cannot be swept"):
-        spread_out("train", ["experiment=paper/cell,paper/table1", search])
+        expand_grid("train", ["experiment=paper/cell,paper/table1", search])
     (error,) = survey("train", ["experiment=paper/tabel1", search])[1]
     assert error == "experiment=paper/tabel1: did you mean paper/table1?"
 
@@ -86,10 +86,10 @@ ENDING = """\
 import os, time
 from pathlib import Path
 from unembed import launch as configuration
-from unembed.runs.config_file import keep_config
+from unembed.runs.config_file import record_config
 def task(config):
     run = Path(config.run_dir)
-    keep_config(run, configuration.plain(config))
+    record_config(run, configuration.plain(config))
     print('run', run.name, flush=True)
     if config.seed == 2 and not (run / 'begun').exists():
         (run / 'begun').touch()
@@ -175,7 +175,7 @@ DEFENDED = [
 
 @pytest.mark.parametrize(("words", "parts"), [(["experiment=access"], 2), (DEFENDED, 0)], ids=["access", "defended"])
 def test_the_cells_of_the_access_table_compose(words: list[str], parts: int) -> None:
-    configs, errors = survey("train", spread_out("train", words), multirun=True)
+    configs, errors = survey("train", expand_grid("train", words), multirun=True)
     assert errors == []
     assert [message for config in configs for message in launch.check(config)] == []
     directories = [config.run_dir for config in configs]

@@ -44,7 +44,7 @@ from unembed.metrics.token_inversion import (
 from unembed.metrics.tokens import recovered_words, token_overlap, words
 from unembed.reports.numbers import signed
 from unembed.runs import layout
-from unembed.runs.config_file import changed_values, with_changes
+from unembed.runs.config_file import sessions
 from unembed.runs.files import Row, read_config, read_lines, read_object, read_rows, validated
 
 
@@ -137,9 +137,8 @@ def chosen(config: Mapping[str, Any], group: str) -> Any:
 def read_results(run_dir: Path) -> Results:
     """Read a run directory."""
     config_text, config = read_config(run_dir / layout.CONFIG)
-    if changed := changed_values(run_dir):
-        config = with_changes(config, run_dir)
-        config_text += "\n# Resumed with:\n" + yaml.safe_dump(changed, sort_keys=False, allow_unicode=True)
+    if resumed := sessions(run_dir):
+        config_text += "\n# Resumed:\n" + yaml.safe_dump(resumed, sort_keys=False, allow_unicode=True)
     baseline, history, analyses = (run_dir / name for name in (layout.BASELINE, layout.HISTORY, layout.ANALYSES))
     record, descriptions = run_dir / layout.RECORD, run_dir / layout.DESCRIPTIONS
     described = read_object(descriptions) if descriptions.exists() else {}
