@@ -33,7 +33,7 @@ from omegaconf import DictConfig
 
 from unembed.core.commands import arguments
 from unembed.core.commands import command as proposed
-from unembed.core.errors import InputError, printable, redacted
+from unembed.core.errors import REDACTED, InputError, holds_secret, printable, redacted
 from unembed.core.ranks import local_rank
 from unembed.core.stopping import FAILED, INTERRUPTED, TERMINATED, WORDS, Terminated, is_spawned, raising, received
 from unembed.runs import layout
@@ -255,7 +255,10 @@ def _interrupted(
 
 
 def _command(config: DictConfig, training: bool, words: Sequence[str]) -> str:
-    """The command that resumes this; a training with a config.yaml needs only its directory."""
+    """The command that resumes this; a training with a config.yaml needs only its directory.
+
+    Secrets are replaced by ``***``, since terminal output may be logged.
+    """
     if training and (Path(str(config.get("run_dir"))) / layout.CONFIG).is_file():
         from unembed.runs.trust import foreign
 
@@ -263,9 +266,11 @@ def _command(config: DictConfig, training: bool, words: Sequence[str]) -> str:
         names = dict.fromkeys([*([trust] if isinstance(trust, str) else trust), *foreign(config)])
         trusted = [f"trust=[{','.join(names)}]"] if names else []
         return proposed(None, *trusted, run_dir=config.run_dir, ckpt_path="last")
-    if not training:
-        return proposed(None, *words)
-    return proposed(None, *(word for word in words if not word.startswith("ckpt_path=")), "ckpt_path=last")
+    kept = [word.partition("=") for word in words if not (training and word.startswith("ckpt_path="))]
+    again = [
+        f"{key}={REDACTED}" if holds_secret(value) else redacted(key + equal + value) for key, equal, value in kept
+    ]
+    return proposed(None, *again, *(["ckpt_path=last"] if training else []))
 
 
 def _end(message: str, code: int) -> None:
