@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from test_documented_commands import PLACES, reason_to_skip
 
 from support.pages import PAGES, ROOT, blocks, commands, fenced, read, sources, words
 from unembed import attacks, datamodules, defenses, embedders, launch, metrics
@@ -110,12 +111,14 @@ def test_benchmarks_know_their_documented_options(
 
 
 def elsewhere(*scripts: str) -> list[str]:
-    """The documented commands, without those that test_reproducing.py and test_grids.py compose."""
+    """The documented commands, without those that other files compose: test_grids.py, test_reproducing.py and
+    test_documented_commands.py, which also run them."""
     grids = [f"python train.py -m experiment={name}" for name in ("access", "geia/table3")]
     lines = commands(*scripts, everywhere=True)
     if find_spec("hydra_plugins.hydra_optuna_sweeper") is None:
         grids += [line for line in lines if "hydra/sweeper=optuna" in line]
-    return [line for line in lines if fenced().get(line) != "reproducing.md" and line not in grids]
+    others = grids + [line for line in PLACES if reason_to_skip(line) is None]
+    return [line for line in lines if fenced().get(line) != "reproducing.md" and line not in others]
 
 
 @pytest.mark.parametrize("line", elsewhere("train"))

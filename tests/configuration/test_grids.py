@@ -65,7 +65,9 @@ def test_a_preset_that_is_no_grid_is_left_as_it_is(search: str) -> None:
 @pytest.mark.slow
 def test_a_grid_runs_all_its_cells_once_side_by_side(search: str, tmp_path: Path, warm: Warm) -> None:
     script = (
+        "from joblib.externals.loky.backend import context\n"
         "from unembed import launch as configuration\n"
+        "context.set_start_method('fork', force=True)  # joblib's processes need not import torch again\n"
         "def task(config):\n    print('run', config.run_dir, flush=True)\n"
         "configuration.main(task, 'train')\n"
     )
