@@ -181,7 +181,7 @@ def test_padding_is_never_trained_on(tmp_path: Path, kind: str, random_weights: 
     assert float(plain[0]) == pytest.approx(weighted, rel=1e-4)  # each token counts once, wherever it stands
 
 
-def test_the_end_is_a_target_and_padding_is_not_the_end(tmp_path: Path) -> None:
+def test_the_end_is_a_target_and_no_special_token_is_read_from_a_text(tmp_path: Path) -> None:
     attack = built(geia(RandomGPT2(1, 8, 1, 300), tokens=6), tmp_path)
     eos = attack.tokenizer.eos_token_id
     assert eos != attack.tokenizer.pad_token_id
@@ -192,9 +192,6 @@ def test_the_end_is_a_target_and_padding_is_not_the_end(tmp_path: Path) -> None:
     assert len(second) == 6
     assert empty == [eos]
     assert attack.encode([]) == []
-
-
-def test_a_text_that_spells_a_special_token_is_no_special_token(tmp_path: Path) -> None:
     attack = built(geia(RandomGPT2(1, 8, 1, 300)), tmp_path)
     (ids,) = attack.encode(["a <eos> b <pad>"])
     assert ids.count(attack.tokenizer.eos_token_id) == 1
@@ -253,14 +250,11 @@ def test_a_missing_model_is_one_error(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "decoder").exists()
 
 
-def test_a_directory_without_weights_is_one_error(tmp_path: Path) -> None:
+def test_a_folder_without_weights_or_end_token_is_refused(tmp_path: Path) -> None:
     name = pretrained_model(tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").unlink()
     with pytest.raises(InputError, match="no such local directory"):
         built(geia(Pretrained(name)), tmp_path / "artifacts")
-
-
-def test_a_tokenizer_without_an_end_is_refused(tmp_path: Path) -> None:
     name = pretrained_model(tmp_path / "model")
     tokenizer = train_tokenizer(TEXTS, 300)
     tokenizer.eos_token = None
@@ -278,13 +272,19 @@ def test_more_tokens_than_the_model_has_positions(tmp_path: Path, kind: str) -> 
     built(geia(model, tokens=47), tmp_path / "artifacts")
 
 
-def test_decoding_more_tokens_than_were_trained_for(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_size_is_one_error(tmp_path: Path) -> None:
     """As by evaluate.py run=... attack.decoding.max_new_tokens=50."""
     built(geia(RandomGPT2(1, 8, 1, 300), tokens=20), tmp_path)
     longer = geia(RandomGPT2(1, 8, 1, 300), tokens=50)
     longer.connect(tmp_path, None, from_checkpoint=True)
     with pytest.raises(InputError, match="max_new_tokens: the decoder has 21 positions"):
         longer.restore(None, DIMENSION)
+    attack = built(geia(RandomGPT2(1, 8, 1, 300)), tmp_path)
+    torch.save({"state_dict": attack.state_dict()}, tmp_path / "last.ckpt")
+    other = geia(RandomGPT2(1, 8, 1, 300))
+    other.connect(tmp_path, None, from_checkpoint=True)
+    with pytest.raises(InputError, match=r"prefix.layers.weight is \(8, 12\) in the file, \(8, 13\) here"):
+        other.restore(tmp_path / "last.ckpt", DIMENSION + 1)
 
 
 def test_own_model_decodes_to_its_very_last_position(tmp_path: Path) -> None:
@@ -294,15 +294,6 @@ def test_own_model_decodes_to_its_very_last_position(tmp_path: Path) -> None:
         attack.decoder.model.transformer.ln_f.bias += 1
     attack.invert(Targets(torch.randn(3, DIMENSION), torch.arange(3)), None)
     assert attack.decoder.model.config.n_positions == 8
-
-
-def test_a_checkpoint_of_another_width_is_one_error(tmp_path: Path) -> None:
-    attack = built(geia(RandomGPT2(1, 8, 1, 300)), tmp_path)
-    torch.save({"state_dict": attack.state_dict()}, tmp_path / "last.ckpt")
-    other = geia(RandomGPT2(1, 8, 1, 300))
-    other.connect(tmp_path, None, from_checkpoint=True)
-    with pytest.raises(InputError, match=r"prefix.layers.weight is \(8, 12\) in the file, \(8, 13\) here"):
-        other.restore(tmp_path / "last.ckpt", DIMENSION + 1)
 
 
 def test_a_width_that_heads_do_not_divide() -> None:

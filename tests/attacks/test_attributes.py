@@ -49,16 +49,13 @@ def test_accuracies_by_hand() -> None:
     assert TopK(3).of(rows) is None  # all three may be named: undefined
 
 
-def test_ranks_agree_with_sorting() -> None:
+def test_ranks_agree_with_sorting_and_similarities_are_cosines() -> None:
     cosines = torch.rand(50, 7, generator=torch.Generator().manual_seed(0))
     truth = [row % 7 for row in range(50)]
     by_sorting = [
         sorted(range(7), key=lambda c: -row[c]).index(t) for row, t in zip(cosines.tolist(), truth, strict=True)
     ]
     assert ranks(truth, cosines) == by_sorting
-
-
-def test_similarities_are_cosines() -> None:
     texts, values = torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, -4.0]])
     expected = torch.tensor([[0.6, 0.8, -1.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
     torch.testing.assert_close(similarities(texts, values), expected)
@@ -120,16 +117,13 @@ def test_the_test_grows_where_its_share_has_too_few_values() -> None:
     assert (len(rest), len(none)) == (30, 0)
 
 
-def test_texts_without_a_subject_are_for_training(tmp_path: Path) -> None:
+def test_texts_without_a_subject_are_for_training_and_shared_subjects_are_refused(tmp_path: Path) -> None:
     bios = written(tmp_path / "bios.jsonl", people(40))
     more = written(tmp_path / "more.jsonl", [{"text": f"some other sentence {n}"} for n in range(200)])
     found = TextFiles([bios, more], group_field="subject", attributes=["city"], test_fraction=0.1).load()
     assert Counter(e.group is None for e in found["train"])[True] == 200
     assert None not in subjects(found["test"])
     assert len(found["test"]) == 12  # a tenth of the texts with a subject
-
-
-def test_given_splits_that_share_a_subject_are_refused(tmp_path: Path) -> None:
     rows = [row | {"split": "test" if n % 2 else "train"} for n, row in enumerate(people(4))]
     path = written(tmp_path / "bios.jsonl", rows)
     with pytest.raises(InputError, match=r"group_field=subject: 'person 0' stands in train and in test"):

@@ -147,15 +147,12 @@ def test_steps_are_those_of_the_mean_loss_when_eps_grows_with_the_vocabulary(tmp
         torch.testing.assert_close(attack.layers[-1].weight, theirs.weight, rtol=1e-4, atol=1e-7)
 
 
-def test_untrained_probabilities_are_the_frequencies_of_the_words(tmp_path: Path) -> None:
+def test_untrained_probabilities_and_labels(tmp_path: Path) -> None:
     attack = built(bag(), tmp_path)
     probabilities = attack(torch.randn(1, 12)).sigmoid()[0]
     expected = {"lives": 16.5 / 17, "paris": 4.5 / 17, "dan": 4.5 / 17}
     for word, share in expected.items():
         assert probabilities[attack.vocabulary.ids([word])[0][0]].item() == pytest.approx(share, rel=1e-5)
-
-
-def test_labels_are_distinct_and_the_attacks_own_tokens_are_not(tmp_path: Path) -> None:
     attack = built(bag(), tmp_path)
     ada, lives, size = *attack.vocabulary.ids(["ada lives"])[0], attack.vocabulary.size
     assert attack.encode(["Ada? lives ada zoe zoe eve"]) == [[ada, lives, size, size, size]]

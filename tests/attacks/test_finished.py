@@ -70,13 +70,10 @@ def test_evaluates_without_the_source(base: Path) -> None:
         (base / "away").rename(base / "own")
 
 
-def test_shorter_vectors_are_filled_up(base: Path) -> None:
+def test_shorter_vectors_are_filled_up_and_a_defense_is_fitted(base: Path) -> None:
     run = finished(base, "short", "defense=truncation", "defense.dimensions=9", "defense.adaptive=true")
     assert len((run / layout.PREDICTIONS).read_text().splitlines()) == metrics_of(run)["examples"]
     assert load(run / layout.ARTIFACTS / "finished.json") == {"dimension": 28}
-
-
-def test_a_defense_is_fitted_to_the_training_text(base: Path) -> None:
     run = finished(base, "int8", "defense=int8", "defense.adaptive=true")
     assert metrics_of(run)["token_f1"] == pytest.approx(metrics_of(base / "own")["token_f1"], abs=10)
 

@@ -139,13 +139,10 @@ def test_predictions_say_what_was_given(tmp_path: Path) -> None:
     assert [prediction.given for prediction in found] == ["ada", "bob"]
 
 
-def test_without_hints_there_is_nothing_to_continue(tmp_path: Path) -> None:
+def test_what_it_cannot_work_with(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="attack=language_model reads no vectors"):
         model().invert(Targets(torch.zeros(1, 4), torch.arange(1)), None)
     assert NearestNeighbor().targets({"vectors": torch.zeros(1, 2), "index": torch.zeros(1)}).hints is None
-
-
-def test_no_context_where_one_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"attack\.context_tokens=8: no test text has a context; .*context_field"):
         trained(tmp_path, model(context_tokens=8), [Example(0, text) for text in TEXTS])
     assert not (tmp_path / "artifacts").exists()

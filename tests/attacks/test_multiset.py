@@ -84,20 +84,14 @@ def test_loss_of_the_attack_crosses_out_what_it_would_name(tmp_path: Path, repea
     assert attack.loss(vectors, padded(texts)).item() == pytest.approx(expected.item(), abs=1e-6)
 
 
-def test_a_named_word_is_crossed_out_once_and_a_wrong_one_takes_nothing() -> None:
+def test_the_loss_by_hand() -> None:
     labels = torch.tensor([[7, 4, 7, -100]])
     left = remaining_words(labels, torch.tensor([[7, 5, 4, 7, 7]]))
     assert left.int().tolist() == [[[1, 1, 1, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]]]
-
-
-def test_a_perfect_attack_pays_the_entropy_of_what_is_left() -> None:
     # "b a" in either order: log 2 nats at the first step, none at the others
     logits = torch.tensor([[[0.0, 0.0, -40.0], [-40.0, 0.0, -40.0], [-40.0, -40.0, 0.0]]])
     loss = multiset_loss(logits, torch.tensor([[1, 0]]), torch.tensor([[0, 1, 2]]), end=True)
     assert loss.item() == pytest.approx(math.log(2) / 3, abs=1e-6)
-
-
-def test_without_an_end_a_step_with_no_word_left_adds_nothing() -> None:
     # "b a": either at the first step, log 2 nats; "b" with probability 3/4 at the second; nothing is left at the third
     logits = torch.tensor([[[0.0, 0.0], [0.0, math.log(3)], [5.0, -5.0]]], requires_grad=True)
     loss = multiset_loss(logits, torch.tensor([[1, 0]]), torch.tensor([[0, 1, 0]]), end=False)

@@ -56,14 +56,11 @@ def test_leave_one_out_agrees_with_leaving_out(rows: int, columns: int, penalty:
     torch.testing.assert_close(path.weight(penalty), torch.linalg.solve(gram, x.T @ y))
 
 
-def test_leave_one_out_by_hand() -> None:
+def test_maps_by_hand() -> None:
     path = RidgePath(torch.tensor([[1.0], [2.0]], dtype=torch.float64), torch.tensor([[1.0], [4.0]]).double())
     # penalty 1: without the first row 2 * 4 / (4 + 1) = 1.6 a unit, without the second 1 * 1 / (1 + 1) = 0.5
     assert path.residuals(1.0).flatten().tolist() == pytest.approx([1 - 1.6, 4 - 2 * 0.5])
     assert path.weight(1.0).item() == pytest.approx((1 * 1 + 2 * 4) / (5 + 1))
-
-
-def test_pseudo_inverse_is_least_squares_through_the_origin() -> None:
     x, y = normal(50, 8), normal(50, 3, seed=1)
     torch.testing.assert_close(pseudo_inverse(x, y)(x), (x @ torch.linalg.lstsq(x, y).solution))
     few = pseudo_inverse(x[:5], y[:5])  # fewer pairs than dimensions: the pairs themselves are met
@@ -106,16 +103,13 @@ def test_held_out_texts_are_mapped_as_well_as_others() -> None:
     assert fitted > others + 0.05  # too good
 
 
-def test_one_pair_is_enough() -> None:
+def test_one_pair_is_enough_and_the_batch_does_not_matter() -> None:
     given, wanted = known(1)
     aligned = LeaveOneOut().fit(given)
     found = aligned.plain(given.store)
     assert found.isfinite().all()
     assert aligned.held_out.isfinite().all()
     assert explained(found, wanted) > -0.5
-
-
-def test_the_map_does_not_depend_on_the_batch() -> None:
     given, _ = known(40)
     found = LeaveOneOut().fit(given).map
     one_by_one = torch.cat([found(row[None]) for row in given.store])

@@ -95,12 +95,6 @@ def test_the_encoder_reads_target_hypothesis_and_difference_between_end_tokens()
     ]  # as published: no start
 
 
-def test_without_feedback_the_vector_of_the_hypothesis_changes_nothing() -> None:
-    made, targets, ids = network(feedback=False), torch.randn(2, 6), torch.tensor([[0, 7, 1]] * 2)
-    one, other = (made.encoder_input(made.project(targets), targets, torch.randn(2, 6), ids)[0] for _ in range(2))
-    assert torch.equal(one, other)
-
-
 def test_normalised_vectors_lose_their_length_and_their_difference_keeps_its_own() -> None:
     made, ids = network(layer_norm=False), torch.tensor([[0, 7, 1]])
     targets, own = torch.randn(1, 6), torch.randn(1, 6)
@@ -112,11 +106,15 @@ def test_normalised_vectors_lose_their_length_and_their_difference_keeps_its_own
     assert torch.allclose(inputs[:, 9:12].flatten(1), wanted, atol=1e-5)
 
 
-def test_padding_of_a_hypothesis_changes_no_loss() -> None:
+def test_padding_and_without_feedback_the_vector_of_a_hypothesis_change_nothing() -> None:
     made, targets, own = network(), torch.randn(1, 6), torch.randn(1, 6)
     labels = torch.tensor([[5, 6, 1]])
     short, long = torch.tensor([[0, 7, 8, 1]]), torch.tensor([[0, 7, 8, 1, 0, 0, 0]])
     assert torch.allclose(made.loss(targets, own, short, labels), made.loss(targets, own, long, labels), atol=1e-6)
+    made, targets, ids = network(feedback=False), torch.randn(2, 6), torch.tensor([[0, 7, 1]] * 2)
+    one, other = (made.encoder_input(made.project(targets), targets, torch.randn(2, 6), ids)[0] for _ in range(2))
+    assert torch.equal(one, other)
+    assert padded([[1], [2, 3]], 9).tolist() == [[1, 9], [2, 3]]
 
 
 def projection(**settings: Any) -> Prefix:
@@ -157,10 +155,6 @@ def test_a_text_is_read_as_it_would_have_been_written(text: str) -> None:
     written = token_ids(tokenizer, [text])[0][:room]
     ids = (0, *written, 1) if len(written) < room else (0, *written)
     assert rewriter.read([text])[0].ids == ids == rewriter.proposal(written).ids
-
-
-def test_rows_are_filled_up_to_the_right() -> None:
-    assert padded([[1], [2, 3]], 9).tolist() == [[1, 9], [2, 3]]
 
 
 # -- hypotheses -------------------------------------------------------------------------------------------------------
@@ -204,7 +198,7 @@ def test_ranks_share_the_parts(tmp_path: Path) -> None:
     assert parts == {0: [0, 6], 1: [3, 9]}
 
 
-def test_matched_noise_makes_training_texts_as_hard_as_others() -> None:
+def test_noise_of_hypotheses() -> None:
     tried: list[float] = []
 
     def closeness(noise: float) -> float:
@@ -214,6 +208,13 @@ def test_matched_noise_makes_training_texts_as_hard_as_others() -> None:
     assert matched_noise(closeness, 0.64) == pytest.approx(0.6, abs=0.02)
     assert len(tried) < 12
     assert matched_noise(closeness, 1.0) == 0.0
+    own = torch.randn(5, 64)
+    recipe = Recipe(noise=0.5, seed=3)
+    together = recipe.noised(own, [4, 7, 9, 2, 11])
+    assert torch.equal(recipe.noised(own[2:4], [9, 2]), together[2:4])
+    assert not torch.equal(Recipe(noise=0.5, seed=4).noised(own, [4, 7, 9, 2, 11]), together)
+    share = ((together - own).norm(dim=-1) / own.norm(dim=-1)).mean()
+    assert float(share) == pytest.approx(0.5, abs=0.1)
 
 
 @pytest.mark.slow
@@ -223,16 +224,6 @@ def test_noise_matched_in_a_run(place: Place, inverter: Path) -> None:
     )
     described = json.loads((run / "artifacts/hypotheses.json").read_text())
     assert any(name.startswith("train, greedy") for name in described)
-
-
-def test_noise_hangs_on_seed_and_example_alone() -> None:
-    own = torch.randn(5, 64)
-    recipe = Recipe(noise=0.5, seed=3)
-    together = recipe.noised(own, [4, 7, 9, 2, 11])
-    assert torch.equal(recipe.noised(own[2:4], [9, 2]), together[2:4])
-    assert not torch.equal(Recipe(noise=0.5, seed=4).noised(own, [4, 7, 9, 2, 11]), together)
-    share = ((together - own).norm(dim=-1) / own.norm(dim=-1)).mean()
-    assert float(share) == pytest.approx(0.5, abs=0.1)
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------

@@ -42,8 +42,8 @@ def test_these_are_readers(fuzzing: ModuleType) -> None:
 @pytest.mark.parametrize("name", VECTORS)
 def test_a_good_file_is_read_and_broken_ones_are_refused(fuzzing: ModuleType, tmp_path: Path, name: str) -> None:
     faults = fuzzing.Faults(tmp_path)
-    seen = fuzzing.fuzz(name, 25, faults)  # raises where the good one is not read
-    assert seen.inputs >= 20
+    seen = fuzzing.fuzz(name, 8, faults)  # raises where the good one is not read
+    assert seen.inputs >= 6
     assert seen.refused > 0
     # What takes long depends on the machine too; benchmarks/fuzz_stores.py says so.
     assert not [key for key in faults.found if not key[0].startswith(("more than 2 s", "waits longer"))]
@@ -54,7 +54,7 @@ def test_a_good_file_is_read_and_broken_ones_are_refused(fuzzing: ModuleType, tm
 def test_a_good_one_is_read_and_broken_ones_are_tried(fuzzing: ModuleType, tmp_path: Path, name: str) -> None:
     pytest.importorskip({"FAISS Flat": "faiss", "Qdrant folder": "qdrant_client"}[name])
     faults = fuzzing.Faults(tmp_path)
-    assert fuzzing.fuzz(name, 5, faults).inputs >= 3
+    assert fuzzing.fuzz(name, 3, faults).inputs >= 2
     assert not [key for key in faults.found if not key[0].startswith(("more than 2 s", "waits longer"))]
 
 
@@ -140,14 +140,11 @@ def test_a_fault_is_saved_and_can_be_replayed(
     assert "KeyError" in capsys.readouterr().out
 
 
-def test_a_long_message_keeps_its_end() -> None:
+def test_long_messages_and_bytes_over_which_torch_trips(tmp_path: Path) -> None:
     said = str(InputError(f"config.yaml: {'a' * 10_000}; did you mean b?"))
     assert len(said) < 4000
     assert said.startswith("config.yaml: aaa")
     assert said.endswith("aaa; did you mean b?")
-
-
-def test_bytes_over_which_torch_trips(tmp_path: Path) -> None:
     (tmp_path / "a.ckpt").write_bytes(b"a")  # an IndexError, once
     with pytest.raises(InputError, match="not a checkpoint, or a damaged one"):
         load_checkpoint(tmp_path / "a.ckpt")

@@ -55,14 +55,11 @@ def test_inputs_of_an_inverters_training_are_distinguished(tables: Any) -> None:
     assert new.split(" | ")[1:3] == ["50.0 (9-91)", "50.0"]
 
 
-def test_a_line_that_a_kill_cut_short_is_done_again(tables: Any, tmp_path: Path) -> None:
+def test_a_line_that_was_cut_short_and_an_ambiguous_output(tables: Any, tmp_path: Path) -> None:
     whole = cell("slander", {"claim": "true", "logits": 0}, ([1], [1], True, 3))
     (tmp_path / "cells.jsonl").write_text(f'{json.dumps(whole)}\n{{"part": "sl', encoding="utf-8")
     assert list(tables.read(tmp_path / "cells.jsonl").values()) == [whole]
     assert tables.read(tmp_path / "none.jsonl") == {}
-
-
-def test_the_oracle_tells_an_ambiguous_output_from_a_wrong_claim(tables: Any) -> None:
     record = cell("oracle", {"count": 2}, ([1], [1], True, 9), ([2], [3], True, 9), ([4, 5], [4, 6], True, 9))
     # Input 3 gives the output of 2 as well; nothing but 4 5 gives that of 4 5.
     text = tables.everything([record | {"agreeing": [[[1]], [[2], [3]], [[4, 5]]]}])

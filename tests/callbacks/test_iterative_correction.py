@@ -226,22 +226,11 @@ def test_hypotheses_of_training_are_drawn(tmp_path: Path) -> None:
         hypothesis_charts(tmp_path)
 
 
-def test_attacks_that_do_not_correct_are_refused(tmp_path: Path) -> None:
+def test_one_override_turns_it_on_for_attacks_that_correct(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"callbacks\.iterative_correction: NearestNeighbor does not .*attack=vec2text"
     ):
         IterativeCorrection([0], [1]).check(NearestNeighbor())
-
-
-@pytest.mark.parametrize("values", [[2, 1], [1, 1]])
-def test_steps_and_beams_must_rise(values: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"steps=\[\d, 1\]: each must be greater"):
-        IterativeCorrection(values, [1])
-    with pytest.raises(ValueError, match=r"beams=\[\d, 1\]: each must be greater"):
-        IterativeCorrection([0], values)
-
-
-def test_one_override_turns_it_on_and_its_values_are_checked() -> None:
     config = launch.compose("train", ["callbacks=iterative_correction"])
     assert launch.check(config) == []
     kinds = [type(callback).__name__ for callback in of_the_test(config)]
@@ -255,14 +244,22 @@ def test_one_override_turns_it_on_and_its_values_are_checked() -> None:
     assert [type(c).__name__ for c in of_the_test(launch.compose("train", []))] == ["AttributeAttack"]
 
 
+@pytest.mark.parametrize("values", [[2, 1], [1, 1]])
+def test_steps_and_beams_must_rise(values: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"steps=\[\d, 1\]: each must be greater"):
+        IterativeCorrection(values, [1])
+    with pytest.raises(ValueError, match=r"beams=\[\d, 1\]: each must be greater"):
+        IterativeCorrection([0], values)
+
+
 # -- the scripts ------------------------------------------------------------------------------------------------------
 
 WHO = ["ada", "bob", "cleo", "dan", "eve", "fay"]
 SHORT = [*tiny_settings.FILES, "datamodule.batch_size=6"]
-INVERTER = [*tiny_settings.INVERTER, "attack.decoding.max_new_tokens=16", "trainer.max_steps=60"]
+INVERTER = [*tiny_settings.INVERTER, "attack.decoding.max_new_tokens=16", "trainer.max_steps=10"]
 CORRECTOR = [
     *tiny_settings.CORRECTOR, "attack.max_new_tokens=16", "attack.search.steps=2",
-    "attack.search.beams=2", "attack.hypotheses.later_rounds=0", "trainer.max_steps=5",
+    "attack.search.beams=2", "attack.hypotheses.later_rounds=0", "trainer.max_steps=2",
 ]  # fmt: skip
 
 

@@ -46,15 +46,12 @@ def test_what_is_read_is_what_was_stored() -> None:
         stored[COUNT]
 
 
-def test_a_selection_is_numbered_anew_and_may_be_selected_from() -> None:
+def test_selections_and_several_lists() -> None:
     even = to_arrow(EXAMPLES).select(np.arange(0, COUNT, 2))
     assert [one.index for one in even] == list(range(COUNT // 2))
     assert [one.text for one in even] == [one.text for one in EXAMPLES[::2]]
     assert even.select(np.array([1, ROWS]))[1].text == EXAMPLES[2 * ROWS].text
     assert len(even.select(np.array([], np.int64))) == 0
-
-
-def test_texts_of_several_lists_are_one_list() -> None:
     first, second = to_arrow(EXAMPLES[:ROWS]), to_arrow(EXAMPLES[ROWS:])
     texts = first.queries + second.queries
     expected = [one.query for one in EXAMPLES]

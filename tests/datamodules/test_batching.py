@@ -159,16 +159,12 @@ def test_a_killed_run_resumes_at_the_next_batch(tmp_path: Path, killed_at: int, 
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_run_saved_at_the_end_of_an_epoch_resumes_with_the_next(tmp_path: Path):
+def test_epochs_that_were_saved_at_their_end_or_limited(tmp_path: Path):
     undisturbed = fit(tmp_path / "whole").steps
     saving = ModelCheckpoint(tmp_path / "saved", save_on_train_epoch_end=True, save_last=True)
     first = fit(tmp_path / "first", saving, max_epochs=1).steps
     resumed = fit(tmp_path / "second", resume=tmp_path / "saved" / "last.ckpt").steps
     assert first + resumed == undisturbed
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_limited_epoch_is_left_behind_after_its_limit(tmp_path: Path):
     steps = fit(tmp_path, limit_train_batches=4).steps
     assert [epoch for epoch, _ in steps] == [0] * 4 + [1] * 4 + [2] * 4
     assert steps[:4] == fit(tmp_path).steps[:4]

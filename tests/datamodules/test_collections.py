@@ -81,9 +81,6 @@ def test_a_directory_is_read(tmp_path: Path) -> None:
     assert found.relevance == [{"d1": 2, "d4": 1}, {"d2": 1}]
     assert found.left_out == {}
     assert {example.language for example in (*found.documents, *found.queries)} == {"en"}
-
-
-def test_titles_can_be_left_out_and_a_row_can_name_its_language(tmp_path: Path) -> None:
     rows = [{**DOCUMENTS[0], "language": "de"}, *DOCUMENTS[1:]]
     found = BeirCollection(str(beir(tmp_path, corpus=rows)), title=False, language=None).read()
     assert found.documents[0].text == "a cat sat on the mat ."
@@ -267,7 +264,7 @@ def index(folder: Path, **given: Any) -> Searchable:
     return Searchable(collection, CachedEmbedder(Letters(), folder / "cache"), **given)
 
 
-def test_a_collection_is_searched(tmp_path: Path) -> None:
+def test_a_collection_is_searched_and_its_texts_are_cut_before(tmp_path: Path) -> None:
     searchable = index(tmp_path)
     rankings = searchable.rankings(k=2)
     assert rankings is not None
@@ -277,6 +274,11 @@ def test_a_collection_is_searched(tmp_path: Path) -> None:
     assert metrics["ndcg_at_10"].shape == (2,)
     assert metrics["recall_at_10"].tolist() == [1.0, 1.0]
     assert metrics["mrr_at_10"][1] == 1.0
+    searchable = index(tmp_path, max_tokens=2)
+    assert [example.text for example in searchable.documents] == ["cats a", "dogs bark", "fish swim", "a cat"]
+    assert [example.text for example in searchable.queries] == ["cat", "dogs"]
+    searchable.embed()
+    assert searchable.embedder.queries.asked["scoring"] == 6
 
 
 def test_a_defense_meets_queries_and_documents_in_their_roles(tmp_path: Path) -> None:
@@ -289,20 +291,9 @@ def test_a_defense_meets_queries_and_documents_in_their_roles(tmp_path: Path) ->
     assert {role for role, _ in plain.roles} == {"document"}
     assert clean is not None
     assert against == [row[::-1] for row in clean]
-
-
-def test_another_width_goes_with_defended_queries_alone(tmp_path: Path) -> None:
     searchable = index(tmp_path)
     assert searchable.retrieve(Negated(dimension=3), "documents") is None
     assert searchable.retrieve(Negated(dimension=3), "both") is not None
-
-
-def test_texts_are_cut_before_they_are_embedded(tmp_path: Path) -> None:
-    searchable = index(tmp_path, max_tokens=2)
-    assert [example.text for example in searchable.documents] == ["cats a", "dogs bark", "fish swim", "a cat"]
-    assert [example.text for example in searchable.queries] == ["cat", "dogs"]
-    searchable.embed()
-    assert searchable.embedder.queries.asked["scoring"] == 6
 
 
 def test_a_querys_own_document_can_be_left_out(tmp_path: Path) -> None:

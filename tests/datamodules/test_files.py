@@ -83,14 +83,11 @@ def test_quoted_line_breaks_and_byte_order_marks(tmp_path: Path):
     assert texts(TextFiles(test=str(tmp_path / "a.csv")))["test"] == ["two\nlines, one text", "next"]
 
 
-def test_a_file_for_each_split_and_several_for_one(tmp_path: Path):
+def test_a_file_for_each_split_or_for_the_test_alone(tmp_path: Path):
     a, b = write(tmp_path / "a.jsonl", ROWS[:2]), write(tmp_path / "b.csv", ROWS[2:3])
     c = write(tmp_path / "c.parquet", ROWS[3:])
     source = TextFiles(train=[str(a), str(b)], valid=str(c), test=str(c), text_field="utterance")
     assert {split: len(found) for split, found in texts(source).items()} == {"train": 3, "valid": 1, "test": 1}
-
-
-def test_a_test_file_alone_is_enough_to_evaluate(tmp_path: Path):
     source = TextFiles(test=str(write(tmp_path / "a.jsonl", ROWS)), text_field="utterance")
     assert {split: len(found) for split, found in source.load().items()} == {"test": 4}
 
@@ -123,9 +120,6 @@ def test_repeats_stay_on_one_side_of_a_cut():
         sides = [{folded(e.text) for e in part} for part in (rest, taken, more)]
         assert sum(map(len, sides)) == len(set.union(*sides)) == 3
         assert len(rest) + len(taken) + len(more) == 5
-
-
-def test_folding():
     assert folded("  Don't   STOP, now…") == "dont stop now"
     assert folded("C++ costs 5€ + tax") == "c costs 5€ tax"
     assert folded("हिन्दी।") == "हिन्दी"  # vowel signs are no punctuation
@@ -246,16 +240,13 @@ def test_arguments_that_contradict_each_other(arguments: dict[str, Any], message
         TextFiles(**arguments)
 
 
-def test_a_split_field_that_holds_texts_is_not_quoted_whole(tmp_path: Path) -> None:
+def test_a_split_field_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": "a", "s": f"\x1b{n}" * 500}) + "\n" for n in (1, 2)))
     with pytest.raises(InputError, match="none of its values is the name of a split") as raised:
         TextFiles(str(tmp_path / "a.jsonl"), split_field="s").load()
     assert "\ufffd1\ufffd1" in str(raised.value)
     assert len(str(raised.value)) < 300
     assert "\x1b" not in str(raised.value)
-
-
-def test_a_missing_split_field_names_the_nearest(tmp_path: Path):
     path = str(write(tmp_path / "a.jsonl", ROWS))
     with pytest.raises(InputError, match=r"a\.jsonl:1: no field 'prat'.*did you mean part\?"):
         TextFiles(path, text_field="utterance", split_field="prat").load()

@@ -163,16 +163,13 @@ def test_abcd_leaves_out_the_actions_of_agents(tmp_path: Path):
     assert found == {"train": ["hi", "hello"], "valid": ["hi", "hello"] * 2, "test": ["hi", "hello"]}
 
 
-def test_nq_cuts_both_held_out_splits_and_keeps_to_its_sizes(tmp_path: Path):
+def test_the_corpora_of_vec2text(tmp_path: Path):
     parquet(
         tmp_path, "corpus/corpus-0.parquet", [{"_id": str(n), "title": "", "text": f"passage {n}"} for n in range(50)]
     )
     found = texts(declared("nq", path=str(tmp_path), sizes={"train": 20, "valid": 3, "test": 4}))
     assert {split: len(part) for split, part in found.items()} == {"train": 20, "valid": 3, "test": 4}
     assert set().union(*found.values()) == {f"passage {n}" for n in range(27)}
-
-
-def test_the_corpora_of_vec2text(tmp_path: Path):
     parquet(tmp_path, "data/train-00000-of-00007-f85b.parquet", [{"text": f"passage {n}"} for n in range(20)])
     parquet(tmp_path, "data/dev-00000-of-00002-4b10.parquet", [{"text": f"held out {n}"} for n in range(8)])
     found = texts(declared("nq_dpr", path=str(tmp_path), sizes={"train": 15, "valid": 5, "test": 6}))
@@ -248,18 +245,15 @@ def test_a_set_fetched_once_works_offline_and_names_its_commit(offline: Path):
     assert InversionDataModule(source).resolved_revision == source.resolved_revision == commit
 
 
-def test_what_cannot_be_fetched_says_what_works(offline: Path):
+def test_what_cannot_be_fetched_says_what_works(offline: Path, tmp_path: Path):
     with pytest.raises(
         InputError, match=r"nyu-mll/glue \(revision v7\) is neither .* datamodule=synthetic, and datamodule=f"
     ):
         declared("qnli", revision="v7").load()
-
-
-def test_a_local_folder_has_no_commit(tmp_path: Path):
     assert declared("qnli", path=str(tmp_path)).resolved_revision is None
 
 
-def test_missing_files_and_fields_name_the_nearest(tmp_path: Path):
+def test_missing_files_and_fields_and_damaged_json_are_named(tmp_path: Path):
     parquet(tmp_path, "qnli/training-0.parquet", [{"question": "q", "sentence": "a"}])
     with pytest.raises(
         InputError, match=r"no train file qnli/train-\*\.parquet; did you mean qnli/training-0\.parquet"
@@ -268,9 +262,6 @@ def test_missing_files_and_fields_name_the_nearest(tmp_path: Path):
     parquet(tmp_path, "qnli/train-0.parquet", [{"question": "q", "sentences": "a"}])
     with pytest.raises(InputError, match=r"train-0\.parquet:1: no field 'sentence'; did you mean sentences\?"):
         declared("qnli", path=str(tmp_path)).load()
-
-
-def test_damaged_json_is_named(tmp_path: Path):
     (tmp_path / "personachat_truecased_full_train.json").write_text('[{"utterances": ')
     with pytest.raises(InputError, match=r"full_train\.json: not JSON"):
         declared("personachat", path=str(tmp_path)).load()

@@ -35,14 +35,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_rows_and_texts(folder: Path) -> None:
+def test_rows_texts_and_choices(folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     check_store(f"lancedb:{folder}", IDS, "docs")
     check_store(f"lancedb:{folder}", [str(row) for row in range(ROWS)], "rows")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-
-
-def test_choices(folder: Path) -> None:
     for collection, said in (
         (None, "which collection? give collection=<one of docs, rows, two>"),
         ("dogs", "no collection dogs; did you mean docs?"),

@@ -211,9 +211,6 @@ def test_metrics_of_each_language_by_hand() -> None:
     assert metrics["bleu/en"] == pytest.approx(100.0)
     for key in ("bleu", "rougeL", "token_f1", "exact_match", "cosine"):  # each as if the language were alone
         assert metrics[f"{key}/de"] == score(rows[:2])[key]
-
-
-def test_one_language_has_no_metrics_of_its_own() -> None:
     for language in ("de", None):
         assert not [key for key in score([Scored("der Hund", "der Hund", language=language)]) if "/" in key]
 

@@ -116,12 +116,20 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         yield made, f"{request.param}:{address}"
 
 
-def test_rows_and_texts(engine: tuple[Engine, str]) -> None:
+def test_rows_texts_and_choices(engine: tuple[Engine, str]) -> None:
     there, address = engine
     check_store(address, IDS, "docs")
     assert there.pages == [8, 8, 8, 6, 0]
     assert not there.scrolls  # ended, as a server keeps only so many
     check_store(address, IDS, "mail")
+    _, address = engine
+    assert "which collection? give collection=<one of docs, two>" in refusal(address)
+    assert "no collection dogs; did you mean docs?" in refusal(address, "dogs")
+    assert "collection two has the vectors a, b; give collection=two/<one of them>" in refusal(address, "two")
+    assert "collection logs has the vectors none" in refusal(address, "logs")
+    assert "holds no vectors" in refusal(address, "two/a")
+    assert "no such text; did you mean text?" in refused_field(address, "txt", "docs")
+    assert f"vectors of dimension {DIMENSION}, but" in refusal(address, "docs", 384)
 
 
 def test_documents_of_two_indexes_behind_an_alias_keep_apart(engine: tuple[Engine, str]) -> None:
@@ -144,17 +152,6 @@ def test_shards_that_do_not_answer_are_not_taken_for_a_smaller_store(engine: tup
         with pytest.raises(InputError, match=expected):
             asked()
         assert not there.scrolls
-
-
-def test_choices(engine: tuple[Engine, str]) -> None:
-    _, address = engine
-    assert "which collection? give collection=<one of docs, two>" in refusal(address)
-    assert "no collection dogs; did you mean docs?" in refusal(address, "dogs")
-    assert "collection two has the vectors a, b; give collection=two/<one of them>" in refusal(address, "two")
-    assert "collection logs has the vectors none" in refusal(address, "logs")
-    assert "holds no vectors" in refusal(address, "two/a")
-    assert "no such text; did you mean text?" in refused_field(address, "txt", "docs")
-    assert f"vectors of dimension {DIMENSION}, but" in refusal(address, "docs", 384)
 
 
 def test_credentials_come_from_the_environment(engine: tuple[Engine, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,16 +35,13 @@ def test_sizes_and_lengths(corpus: Corpus, everything: list[Example]) -> None:
     assert {example.attributes["genre"] for example in everything} == {"chat", "clinical", "support"}
 
 
-def test_spans_point_at_their_words(everything: list[Example]) -> None:
+def test_spans_point_at_their_words_and_a_passage_is_about_one_person(everything: list[Example]) -> None:
     grammar = Grammar()
     values = {(grammar.labels[slot], one) for slot in grammar.labels for one in grammar.columns[slot].values}
     for example in everything:
         assert len(example.spans) > 2
         assert list(example.spans) == sorted(example.spans, key=lambda span: span.start)
         assert {(span.label, example.text[span.start : span.end]) for span in example.spans} <= values
-
-
-def test_a_passage_is_about_one_person(everything: list[Example]) -> None:
     for example in everything:
         if example.attributes["genre"] == "clinical":
             assert len(set(re.findall(r"\b(Mr|Mrs|Ms)\.", example.text))) <= 1
@@ -60,9 +57,11 @@ def test_no_sentence_stands_twice_and_some_test_entities_are_unseen(corpus: Corp
     assert len(test - train) / len(test) > 0.19
 
 
-def test_the_same_seed_gives_the_same_texts(corpus: Corpus) -> None:
+def test_the_same_seed_gives_the_same_texts_of_up_to_192_tokens(corpus: Corpus) -> None:
     assert SyntheticPassages(300, 40, 60).load() == corpus
     assert SyntheticPassages(300, 40, 60, seed=1).load()["test"][0].text != corpus["test"][0].text
+    config = launch.compose("train", ["datamodule=synthetic_passages"])
+    assert config.datamodule.max_tokens == 192
 
 
 @pytest.mark.parametrize(
@@ -76,8 +75,3 @@ def test_the_same_seed_gives_the_same_texts(corpus: Corpus) -> None:
 def test_what_the_grammar_cannot_give(given: dict[str, int], said: str) -> None:
     with pytest.raises(InputError, match=said):
         SyntheticPassages(**given)
-
-
-def test_texts_are_whole_up_to_192_tokens() -> None:
-    config = launch.compose("train", ["datamodule=synthetic_passages"])
-    assert config.datamodule.max_tokens == 192

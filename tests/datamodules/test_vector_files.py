@@ -66,13 +66,7 @@ def test_every_format_gives_the_same_vectors(written: Callable[[NDArray[Any]], P
     vectors = read_vectors(written(VECTORS), 4)
     assert vectors.dtype == torch.float32
     assert vectors.tolist() == VECTORS.tolist()
-
-
-def test_limit(written: Callable[[NDArray[Any]], Path]) -> None:
     assert read_vectors(written(VECTORS), 4, limit=2).tolist() == VECTORS[:2].tolist()
-
-
-def test_another_width(written: Callable[[NDArray[Any]], Path]) -> None:
     assert "vectors of dimension 4, but this attack was trained on dimension 384" in message(written(VECTORS), 384)
 
 
@@ -83,20 +77,19 @@ def test_rows_that_are_not_finite(written: Callable[[NDArray[Any]], Path], bad: 
     assert "row 3 holds NaN or infinity (2 such rows)" in message(written(vectors))
 
 
-def test_a_row_of_zeros(written: Callable[[NDArray[Any]], Path]) -> None:
+def test_a_row_of_zeros_and_no_rows(written: Callable[[NDArray[Any]], Path]) -> None:
     vectors = VECTORS.copy()
     vectors[2] = 0
     assert "row 2 is all zeros" in message(written(vectors))
-
-
-def test_no_rows(written: Callable[[NDArray[Any]], Path]) -> None:
     assert "holds no vectors" in message(written(VECTORS[:0]))
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_and_an_unknown_extension(tmp_path: Path) -> None:
     npy(tmp_path / "mine.npy", VECTORS)
     assert "no such file, did you mean mine.npy?" in message(tmp_path / "mina.npy")
     assert f"no directory {tmp_path / 'no'}" in message(tmp_path / "no" / "mine.npy")
+    (tmp_path / "mine.csv").write_text("1,2,3,4")
+    assert "unknown extension '.csv'" in message(tmp_path / "mine.csv")
 
 
 def test_no_script_is_suggested_for_a_missing_file(tmp_path: Path) -> None:
@@ -106,11 +99,6 @@ def test_no_script_is_suggested_for_a_missing_file(tmp_path: Path) -> None:
     assert message(tmp_path / "mine") == f"vectors={tmp_path / 'mine'}: no such file in {tmp_path}"
     (tmp_path / "mine.jsonl").touch()
     assert "did you mean mine.jsonl?" in message(tmp_path / "mine.npy")
-
-
-def test_an_unknown_extension(tmp_path: Path) -> None:
-    (tmp_path / "mine.csv").write_text("1,2,3,4")
-    assert "unknown extension '.csv'" in message(tmp_path / "mine.csv")
 
 
 def test_a_folder_and_a_store(tmp_path: Path) -> None:
@@ -171,19 +159,6 @@ def test_arrays_that_hold_no_real_numbers(tmp_path: Path, array: NDArray[Any]) -
     assert "expected real numbers" in message(tmp_path / "mine.npy")
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8, ">f4"])
-def test_other_kinds_of_numbers(tmp_path: Path, dtype: Any) -> None:
-    npy(tmp_path / "mine.npy", np.arange(1, 9).reshape(2, 4).astype(dtype))
-    assert read_vectors(tmp_path / "mine.npy", 4).tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
-
-
-def test_several_arrays_in_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.npy"
-    np.savez(tmp_path / "a.npz", a=VECTORS)
-    (tmp_path / "a.npz").rename(path)
-    message(path)
-
-
 def test_which_tensor_or_column(tmp_path: Path) -> None:
     rows = torch.from_numpy(VECTORS)
     path = tmp_path / "mine.safetensors"
@@ -240,10 +215,14 @@ def test_parquet_of_fixed_size_lists_and_of_no_lists(tmp_path: Path) -> None:
         message(path)
 
 
-def test_a_line_of_numbers_has_a_longest_length(tmp_path: Path) -> None:
+def test_lines_and_headers_have_a_longest_length(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_bytes(b"[1, 2, 3, 4]\n[1" + b", 1" * 3_400_000 + b"]\n")
     assert f"{path}:2: longer than 10,000,000 bytes" in message(path)
+    path = tmp_path / "mine.npy"
+    path.write_bytes(b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little"))
+    os.truncate(path, 2**32 + 100)  # of which nothing is stored
+    assert "its header has 4,294,967,295 bytes, and at most 10,000 are read" in message(path)
 
 
 def test_what_follows_the_limit_is_not_read(written: Callable[[NDArray[Any]], Path], tmp_path: Path) -> None:
@@ -272,13 +251,6 @@ def test_parquet_whose_metadata_aborts_arrow_is_refused(tmp_path: Path, changed:
     assert content.count(column) == 1
     file.write_bytes(content.replace(column, changed + column[4:]))
     assert f"vectors={file}" in message(file)
-
-
-def test_a_header_that_claims_to_be_large_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "mine.npy"
-    path.write_bytes(b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little"))
-    os.truncate(path, 2**32 + 100)  # of which nothing is stored
-    assert "its header has 4,294,967,295 bytes, and at most 10,000 are read" in message(path)
 
 
 @pytest.mark.parametrize("kind", ["f2", "f4", "f8", ">f4", "i1", "i8", "longlong", "u1", "u4", "u8"])

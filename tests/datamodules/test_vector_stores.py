@@ -289,7 +289,7 @@ def test_faiss_gives_back_what_it_stored(kind: str, tmp_path: Path) -> None:
     assert cosines.median() > 0.7
 
 
-def test_faiss_lists_that_cannot_be_read_back(tmp_path: Path) -> None:
+def test_faiss_indexes_whose_vectors_cannot_be_read(tmp_path: Path) -> None:
     import faiss
 
     index = faiss.index_factory(DIMENSION, "IVF2,PQ2x4fs")
@@ -297,6 +297,14 @@ def test_faiss_lists_that_cannot_be_read_back(tmp_path: Path) -> None:
     index.add(VECTORS)
     faiss.write_index(index, str(tmp_path / "mine.faiss"))
     assert "does not give the vectors of fast-scan lists" in refusal(str(tmp_path / "mine.faiss"))
+
+    index = faiss.IndexIVFFlat(faiss.IndexFlatL2(DIMENSION), DIMENSION, 2)
+    index.train(VECTORS)
+    elsewhere = faiss.OnDiskInvertedLists(2, index.code_size, str(tmp_path / "elsewhere"))
+    index.replace_invlists(elsewhere)
+    index.add(VECTORS)
+    faiss.write_index(index, str(tmp_path / "lists.faiss"))
+    assert "its vectors lie in another file" in refusal(str(tmp_path / "lists.faiss"))
 
 
 def test_a_faiss_header_is_compared_with_the_size_of_the_file(tmp_path: Path) -> None:
@@ -307,18 +315,6 @@ def test_a_faiss_header_is_compared_with_the_size_of_the_file(tmp_path: Path) ->
         assert f"{value} " in refusal(str(path)) or f"dimension {value} " in refusal(str(path))
     path.write_bytes(whole[:20])
     assert "not a FAISS index" in refusal(str(path))
-
-
-def test_a_faiss_index_whose_vectors_lie_in_another_file(tmp_path: Path) -> None:
-    import faiss
-
-    index = faiss.IndexIVFFlat(faiss.IndexFlatL2(DIMENSION), DIMENSION, 2)
-    index.train(VECTORS)
-    elsewhere = faiss.OnDiskInvertedLists(2, index.code_size, str(tmp_path / "elsewhere"))
-    index.replace_invlists(elsewhere)
-    index.add(VECTORS)
-    faiss.write_index(index, str(tmp_path / "lists.faiss"))
-    assert "its vectors lie in another file" in refusal(str(tmp_path / "lists.faiss"))
 
 
 IDLE = """

@@ -103,6 +103,9 @@ def test_one_is_written_flat_and_several_in_a_list() -> None:
     assert list(threat.defense.steps) == ["language_agnostic", "noise", "noise_2"]
     assert [threat.defense.steps[name].level for name in ("noise", "noise_2")] == [0.01, 0.5]
     assert threat.hypotheses == "defended"
+    (message,) = survey("train", ["defense=[masking,noise],none"], multirun=True)[1]
+    assert message.startswith("defense=[masking,noise],none: ")
+    assert "swept" in message
 
 
 def test_a_run_is_given_another_defense() -> None:
@@ -139,12 +142,6 @@ def test_what_is_misspelt(line: str, message: str) -> None:
     assert message in [*errors, *(error for config in configs for error in launch.check(config))]
 
 
-def test_lists_are_not_swept_over() -> None:
-    (message,) = survey("train", ["defense=[masking,noise],none"], multirun=True)[1]
-    assert message.startswith("defense=[masking,noise],none: ")
-    assert "swept" in message
-
-
 # -- what the attacker's own texts are answered ----------------------------------------------------------------------
 
 
@@ -165,9 +162,6 @@ def test_a_defended_service_answers_alike_and_never_with_the_noise_of_the_target
     assert service.queries.asked["attack"] == cached.queries.asked["attack"] == 2
     assert service.source is cached
     assert DefendedEmbedder(cached, Truncation(dimensions=5)).dimension == 5
-
-
-def test_vectors_of_which_nothing_is_left(tmp_path: Path) -> None:
     service = DefendedEmbedder(CachedEmbedder(Trigrams(), tmp_path), Rounding(step=10.0))
     with pytest.raises(InputError, match=r"hypothesis text 0, and of 1 of these 1, is all zeros; take a weaker"):
         service.embed(["ada lives in rome ."])

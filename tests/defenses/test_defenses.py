@@ -63,15 +63,13 @@ def test_noise_is_normal_and_of_its_level() -> None:
     assert abs(float((sampled.abs() < 1).float().mean()) - math.erf(1 / math.sqrt(2))) < 0.01
     correlations = torch.corrcoef(sampled.T) - torch.eye(50)
     assert float(correlations.abs().max()) < 5 / math.sqrt(2000)
-
-
-def test_relative_noise_grows_with_the_vector() -> None:
     vectors = torch.tensor([[3.0, 4.0], [0.6, 0.8]])
     same = [Example(0, "a"), Example(0, "a")]
     absolute = Noise(level=0.1)(vectors, same, "test") - vectors
     relative = Noise(level=0.1, relative=True)(vectors, same, "test") - vectors
     torch.testing.assert_close(relative[0], 5 * absolute[0], atol=1e-6, rtol=0)
     torch.testing.assert_close(relative[1], absolute[1], atol=1e-6, rtol=0)
+    assert torch.equal(Noise(level=0.0)(rows(3, 4), texts(3), "test"), rows(3, 4))
 
 
 def test_no_two_uses_share_noise() -> None:
@@ -87,10 +85,6 @@ def test_no_two_uses_share_noise() -> None:
     sampled = [tuple(Noise(level=1.0, seed=seed)(zero, [e], role, epoch)[0].tolist()) for e, role, epoch, seed in uses]
     assert len(set(sampled)) == len(uses)
     assert torch.equal(noise(zero, [example], "test"), noise(zero, [example], "test"))
-
-
-def test_no_noise_at_level_zero() -> None:
-    assert torch.equal(Noise(level=0.0)(rows(3, 4), texts(3), "test"), rows(3, 4))
 
 
 # -- masking ---------------------------------------------------------------------------------------------------------
@@ -117,12 +111,15 @@ def test_languages_that_have_no_identifier() -> None:
 # -- truncation and rounding -----------------------------------------------------------------------------------------
 
 
-def test_truncation_keeps_the_length() -> None:
+def test_truncation_keeps_the_length_and_rounding_gives_the_nearest_multiple() -> None:
     vectors = torch.tensor([[3.0, 4.0, 12.0], [0.0, 0.0, 2.0]])
     assert Truncation(dimensions=2).output_dimension(3) == 2
     kept = Truncation(dimensions=2)(vectors, texts(2), "test")
     torch.testing.assert_close(kept, torch.tensor([[7.8, 10.4], [0.0, 0.0]]))
     assert Truncation(dimensions=2, renormalize=False)(vectors, texts(2), "test").tolist() == [[3.0, 4.0], [0.0, 0.0]]
+    vectors = torch.tensor([[0.11, -0.13, 0.37], [0.0, 0.26, -0.24]])
+    rounded = Rounding(step=0.25)(vectors, texts(2), "test")
+    assert rounded.tolist() == [[0.0, -0.25, 0.25], [0.0, 0.25, -0.25]]
 
 
 @pytest.mark.parametrize("defense", [Truncation(dimensions=9), Masking(dimensions=9)])
@@ -130,12 +127,6 @@ def test_more_dimensions_than_there_are(defense: Any) -> None:
     with pytest.raises(InputError, match=r"dimensions=9: the vectors have only 8; take at most 8"):
         defense.output_dimension(8)
     assert defense.output_dimension(9) == 9
-
-
-def test_rounding_gives_the_nearest_multiple() -> None:
-    vectors = torch.tensor([[0.11, -0.13, 0.37], [0.0, 0.26, -0.24]])
-    rounded = Rounding(step=0.25)(vectors, texts(2), "test")
-    assert rounded.tolist() == [[0.0, -0.25, 0.25], [0.0, 0.25, -0.25]]
 
 
 # -- language_agnostic -----------------------------------------------------------------------------------------------
@@ -155,9 +146,6 @@ def test_the_mean_of_a_language_is_subtracted() -> None:
         defense(train[:1], texts(1), "document")
     with pytest.raises(InputError, match="a text that the attack wrote has no language"):
         defense(train[:1], texts(1), "hypothesis")
-
-
-def test_all_texts_in_one_language_that_they_do_not_say() -> None:
     with pytest.raises(InputError, match="train text 0 has no language"):
         LanguageAgnostic().fit(rows(3, 2), texts(3))
     defense = LanguageAgnostic(language="en")
@@ -242,23 +230,17 @@ def test_the_key_of_a_rotation(key: str, tmp_path: Path, monkeypatch: pytest.Mon
 # -- quantisation ----------------------------------------------------------------------------------------------------
 
 
-def test_two_bits_on_a_scale_of_each_dimension() -> None:
+def test_scalar_quantisation() -> None:
     defense = ScalarQuantization(bits=2)
     defense.fit(torch.tensor([[0.0, 5.0, -3.0], [3.0, 5.0, 3.0], [1.0, 5.0, 0.0]]), texts(3))
     seen = defense(torch.tensor([[0.4, 5.0, -0.9], [2.6, 7.0, 1.1], [9.0, 5.0, -9.0]]), texts(3), "test")
     assert seen.tolist() == [[0.0, 5.0, -1.0], [3.0, 5.0, 1.0], [3.0, 5.0, -3.0]]
-
-
-def test_eight_bits_err_by_half_a_step_at_most() -> None:
     vectors, defense = rows(200, 7), ScalarQuantization()
     defense.fit(vectors, texts(200))
     seen = defense(vectors, texts(200), "test")
     step = (vectors.max(dim=0).values - vectors.min(dim=0).values) / 255
     assert bool(((seen - vectors).abs() <= step / 2 + 1e-6).all())
     assert all(len(set(column)) <= 256 for column in seen.T.tolist())
-
-
-def test_a_quantile_leaves_the_outermost_values_out() -> None:
     defense = ScalarQuantization(quantile=0.9)
     defense.fit(torch.arange(101.0)[:, None], texts(101))
     assert (defense.low.tolist(), defense.high.tolist()) == ([5.0], [95.0])

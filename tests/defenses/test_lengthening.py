@@ -95,7 +95,7 @@ def test_training_texts_that_repeat_either_version_are_dropped(tmp_path: Path, p
         assert [example.text for example in data.examples("train")] == ["Ada lives in Rome", "Bob is well"]
 
 
-def test_text_and_original_are_cut_alike_and_spans_belong_to_the_original() -> None:
+def test_text_and_original_are_cut_alike_and_embedded_words_are_counted() -> None:
     spans = (Span(0, 3, "name"), Span(13, 18, "city"))
     example = Example(0, "They say that Ada lives in Paris", spans, original="Ada lives in Paris")
     truncation = Truncation(3)
@@ -103,6 +103,7 @@ def test_text_and_original_are_cut_alike_and_spans_belong_to_the_original() -> N
     assert (cut.text, cut.original, cut.spans) == ("They say that", "Ada lives in", spans[:1])
     assert truncation.cut_texts == 1
     assert list(Truncation(9).cut([example])) == [example]
+    assert embedded_words(["a dog barks .", "yes"]) == 2
 
 
 def test_originals_that_lost_what_was_added_are_a_warning(tmp_path: Path, pairs: Path) -> None:
@@ -123,10 +124,6 @@ def test_metrics_compare_with_the_original_and_cosines_with_what_was_embedded(tm
     assert metrics["token_recall"] == pytest.approx((100 + 100 + 50) / 3)
     assert rows[1]["cosine"] == pytest.approx(1)  # the lengthened text is what was attacked
     assert rows[0]["cosine"] < 0.99
-
-
-def test_embedded_words_by_hand() -> None:
-    assert embedded_words(["a dog barks .", "yes"]) == 2
 
 
 @pytest.mark.parametrize(

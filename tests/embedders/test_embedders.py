@@ -167,16 +167,13 @@ def test_a_vector_does_not_depend_on_its_neighbours_or_their_order(bert: Path) -
     assert embedder.embed([]).shape == (0, 32)
 
 
-def test_the_prefix_goes_before_the_text_and_long_texts_are_cut(bert: Path) -> None:
+def test_prefix_cut_and_dtype(bert: Path) -> None:
     plain = TransformerEmbedder(str(bert), "mean", True, device="cpu")
     prefixed = TransformerEmbedder(str(bert), "mean", True, prefix="query: ", device="cpu")
     torch.testing.assert_close(prefixed.embed(["the cat"]), plain.embed(["query: the cat"]))
     assert not torch.allclose(prefixed.embed(["the cat"]), plain.embed(["the cat"]))
     short = TransformerEmbedder(str(bert), "mean", True, max_tokens=4, device="cpu")
     torch.testing.assert_close(short.embed(["the cat sat on the mat"]), plain.embed(["the cat"]))
-
-
-def test_the_dtype_is_what_was_asked_for_and_vectors_are_float32(bert: Path) -> None:
     full = TransformerEmbedder(str(bert), "mean", True, device="cpu").embed(TEXTS)
     half = TransformerEmbedder(str(bert), "mean", True, dtype="bfloat16", device="cpu").embed(TEXTS)
     assert half.dtype == torch.float32
@@ -322,12 +319,9 @@ def test_a_model_of_the_hub_cache_is_known_by_its_commit(
     assert pinned.fingerprint == fingerprints[0]
 
 
-def test_a_pooler_that_the_model_lacks_is_named(t5: Path) -> None:
+def test_a_missing_pooler_and_missing_weights_are_named(t5: Path, bert: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="pooler"):
         TransformerEmbedder(str(t5), "pooler", False, device="cpu").embed(["cat"])
-
-
-def test_a_folder_without_weights_is_named(bert: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((bert / "config.json").read_bytes())
     with pytest.raises(InputError, match="no weights"):
         TransformerEmbedder(str(tmp_path), "cls", True, device="cpu").embed(["cat"])

@@ -27,10 +27,15 @@ def reference(language_model: Path) -> GPT2LMHeadModel:
     return model
 
 
-def test_ids_written_out_come_back() -> None:
+def test_texts_and_ids(language_model: Path) -> None:
     assert read_ids(written_ids([5, 0, 123])) == [5, 0, 123]
     assert read_ids("5 0 123") is None
     assert read_ids(written_ids([5]) + "\n") is None
+    model = LanguageModelEmbedder(str(language_model))
+    assert model.ids("w0 w58 what") == [1, 59, 0]
+    assert torch.equal(model.embed(["w0 w58"]), model.embed([written_ids([1, 59])]))
+    assert model.embed([""]).isfinite().all()
+    assert model.decode([1, 59]) == "w0 w58"
 
 
 INPUTS = [[5, 17, 3], [8], [5, 17, 4], [59, 0, 1, 2, 3, 4]]
@@ -60,14 +65,6 @@ def test_rows_are_the_greedy_generation(
             assert seen.places[place].tolist() == logits.topk(top_k).indices.tolist()
         else:
             assert seen.logits is None
-
-
-def test_text_and_its_ids_are_one_input(language_model: Path) -> None:
-    model = LanguageModelEmbedder(str(language_model))
-    assert model.ids("w0 w58 what") == [1, 59, 0]
-    assert torch.equal(model.embed(["w0 w58"]), model.embed([written_ids([1, 59])]))
-    assert model.embed([""]).isfinite().all()
-    assert model.decode([1, 59]) == "w0 w58"
 
 
 def test_relaxed_inputs_at_a_corner_are_the_ids(language_model: Path) -> None:
@@ -180,7 +177,7 @@ class Stories:
         return {"test": [Example(index, text, spans=spans.get(index, ())) for index, text in enumerate(texts)]}
 
 
-def test_one_sentence_of_a_text_is_cut(language_model: Path) -> None:
+def test_one_sentence_of_a_text_is_cut_or_whole_texts_are_taken(language_model: Path) -> None:
     tokenizer = str(language_model)
     taken = set()
     for seed in range(12):
@@ -191,8 +188,5 @@ def test_one_sentence_of_a_text_is_cut(language_model: Path) -> None:
     # Sentences of the first 12 characters: "w1 w2." and "w3 w4", of which the first tokens are inputs.
     assert {text.split()[0] for text, _ in taken} == {"w1", "w3"}
     assert all((labels[0] == "name") == text.startswith("w3") for text, labels in taken)
-
-
-def test_whole_texts_have_exactly_so_many_tokens(language_model: Path) -> None:
     found = CutTexts(Stories(), str(language_model), min_length=2, max_length=4, whole=True).load()["test"]  # type: ignore[arg-type]
     assert [example.text for example in found] == ["w1 w2", "w7 w8 w9 w10"]

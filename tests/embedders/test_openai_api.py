@@ -187,9 +187,6 @@ def test_it_sends_what_the_protocol_asks_for(server: Server) -> None:
     assert server.requests == [{"model": "m", "input": texts, "encoding_format": "float"}]
     assert server.paths == ["/v1/embeddings"]
     assert server.keys == [f"Bearer {KEY}"]
-
-
-def test_an_empty_text_is_sent_as_a_space(server: Server) -> None:
     assert torch.equal(embedder(server).embed(["a", ""]), vectors_of(["a", " "]))
 
 
@@ -235,13 +232,10 @@ def twice(handler: Handler, body: dict[str, Any]) -> None:
     handler.wfile.write((b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data) + data) * 2)
 
 
-def test_bytes_behind_an_answer_are_no_answer_to_the_next_request(server: Server) -> None:
+def test_each_text_has_its_own_vector(server: Server) -> None:
     server.otherwise = twice
     found = embedder(server, batch_size=1, concurrency=1).embed(["a", "b", "c"])
     assert torch.equal(found, vectors_of(["a", "b", "c"]))
-
-
-def test_the_index_decides_whose_a_vector_is(server: Server) -> None:
     server.script = [changed(list.reverse)]
     assert torch.equal(embedder(server).embed(["a", "b", "c"]), vectors_of(["a", "b", "c"]))
 
@@ -298,20 +292,14 @@ def waits(server: Server, script: list[Behaviour], backoff: float) -> list[float
     return clock.waits
 
 
-def test_waits_grow_and_differ_and_have_an_end(server: Server) -> None:
+def test_waits_between_attempts(server: Server) -> None:
     found = waits(server, [refusal(500)] * 8, 1.0)
     assert all(low / 2 <= wait <= low for wait, low in zip(found, [1, 2, 4, 8, 16, 32, 60, 60], strict=True))
     assert found != waits(server, [refusal(500)] * 8, 1.0)
-
-
-def test_retry_after_goes_before_the_back_off(server: Server) -> None:
     asked = ["3", "0", "0.25", "soon", "-1"]
     found = waits(server, [refusal(429, Retry_After=value) for value in asked], 0.1)
     assert all(low <= wait <= low + 0.1 for wait, low in zip(found[:3], [3, 0, 0.25], strict=True))
     assert all(wait <= 1.6 for wait in found[3:])
-
-
-def test_a_server_that_asks_for_an_hour_ends_the_job(server: Server) -> None:
     server.script = [refusal(429, Retry_After="3600")]
     with pytest.raises(InputError, match="asks to wait 3,600 seconds"):
         embedder(server).embed(["a"])

@@ -221,22 +221,24 @@ def test_less_is_seen(language_model: Path, tmp_path: Path, top_k: int, m: int, 
         assert torch.allclose(again, row, atol=1e-4, rtol=1e-4) == sure
 
 
-def test_the_number_of_values_that_a_loss_sums() -> None:
+def test_losses_by_hand() -> None:
     rows, ids = torch.zeros(2, 3 * 60), torch.zeros(2, 3)
     assert LogitLoss(reduction="sum").values(Observation(60, 3).parse(rows)) == 180
     assert LogitLoss(reduction="sum").values(Observation(60, 3, top_k=30).parse(rows)) == 90
     assert LogitLoss().values(Observation(60, 3).parse(rows)) == 1
     assert TextLoss().values(Observation(60, 3, top_k=0).parse(ids)) == 3
     assert CosineLoss(scale=10.0).values(Observation(60, 1).parse(torch.zeros(2, 60))) == 10
-
-
-def test_logit_loss_by_hand() -> None:
-    """|.5| is in the square part of the Huber loss, |3| in its line; the second target has no other's share."""
+    # |.5| is in the square part of the Huber loss, |3| in its line; the second target has no other's share.
     observation = Observation(vocabulary=4, output_tokens=1)
     seen = observation.parse(torch.zeros(2, 4))
     logits = torch.tensor([[[0.5, 3.0, 0.0, 0.0]], [[0.0, 0.0, 0.0, -1.0]]])
     assert LogitLoss(reduction="sum")(observation, seen, logits).tolist() == [0.125 + 2.5, 0.5]
     assert LogitLoss()(observation, seen, logits).tolist() == [2.625 / 4, 0.125]
+    observation = Observation(vocabulary=3, output_tokens=2, top_k=0)
+    seen = observation.parse(torch.tensor([[0.0, 1.0]]))
+    logits = torch.tensor([[[0.0, math.log(2), 0.0], [0.0, 5.0, 1.0]]])
+    assert float(TextLoss()(observation, seen, logits)) == pytest.approx(0.5 - 0.25)
+    assert float(TextLoss(log=True)(observation, seen, logits)) == pytest.approx(math.log(2))
 
 
 def test_to_a_mean_the_epsilon_of_adam_is_as_many_times_larger(oracle: CachedEmbedder) -> None:
@@ -259,14 +261,6 @@ def test_to_a_mean_the_epsilon_of_adam_is_as_many_times_larger(oracle: CachedEmb
         by_hand = -0.01 * 0.1 * gradient / (0.005**0.5 * gradient.abs() + epsilon)
         torch.testing.assert_close(steps[reduction], by_hand, rtol=0.01, atol=1e-6)
     assert float((steps["sum"] / steps["mean"]).mean()) > 2
-
-
-def test_text_loss_by_hand() -> None:
-    observation = Observation(vocabulary=3, output_tokens=2, top_k=0)
-    seen = observation.parse(torch.tensor([[0.0, 1.0]]))
-    logits = torch.tensor([[[0.0, math.log(2), 0.0], [0.0, 5.0, 1.0]]])
-    assert float(TextLoss()(observation, seen, logits)) == pytest.approx(0.5 - 0.25)
-    assert float(TextLoss(log=True)(observation, seen, logits)) == pytest.approx(math.log(2))
 
 
 @pytest.mark.parametrize(

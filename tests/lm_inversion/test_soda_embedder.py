@@ -26,7 +26,7 @@ def minilm() -> MiniLM:
     return MiniLM(device="cpu")
 
 
-def test_wordpieces_at_a_corner_give_the_vector(minilm: MiniLM) -> None:
+def test_the_relaxed_encoder_gives_vectors_and_gradients(minilm: MiniLM) -> None:
     box = RelaxedEncoder(minilm)
     for text in TEXTS:
         ids = torch.tensor([box.ids(text)])
@@ -34,9 +34,6 @@ def test_wordpieces_at_a_corner_give_the_vector(minilm: MiniLM) -> None:
         torch.testing.assert_close(vector[:, 0], minilm.embed([text]), atol=1e-6, rtol=1e-5)
         assert box.decode(ids[0].tolist()) == text
     assert box.max_tokens == 254
-
-
-def test_gradients_reach_the_wordpieces(minilm: MiniLM) -> None:
     box = RelaxedEncoder(minilm)
     vectors = box.input_vectors[torch.tensor([box.ids(TEXTS[1])])].clone().requires_grad_(True)
     vector = box.relaxed(vectors, torch.empty(1, 0, dtype=torch.long), 1)

@@ -231,7 +231,7 @@ def test_words_of_entities_as_geia_counts_them() -> None:
 # -- entities by type, and names --------------------------------------------------------------------------------------
 
 
-def test_recovery_by_label() -> None:
+def test_recovery_by_label_and_names_labelled_twice() -> None:
     reference = "Ada and Bo moved to Paris"
     spans = spans_of(reference, ("Ada", "first_name"), ("Bo", "first_name"), ("Paris", "city"))
     got = score([Scored(reference, "ada in paris", spans), Scored("no entity", "")])
@@ -239,6 +239,9 @@ def test_recovery_by_label() -> None:
     assert got["entity_recovery/city"] == 100
     assert got["entity_recovery"] == pytest.approx(200 / 3)
     assert "entity_recovery/last_name" not in got
+    text = "Ada Byron"
+    spans = (Span(0, 9, "person"), Span(0, 3, "first_name"), Span(4, 9, "last_name"))
+    assert names(text, spans) == (["Ada"], ["Byron"], ["Ada Byron"])
 
 
 NAMES: list[tuple[str, list[tuple[str, str]], tuple[list[str], list[str], list[str]]]] = [
@@ -267,12 +270,6 @@ def test_recovery_of_names() -> None:
     text = "Ada Byron left"
     in_any_order = Scored(text, "byron left ada", spans_of(text, ("Ada Byron", "name")), kind="set")
     check_scores([in_any_order], {" ".join(keys): 100})
-
-
-def test_a_name_that_is_labelled_twice_is_one_name() -> None:
-    text = "Ada Byron"
-    spans = (Span(0, 9, "person"), Span(0, 3, "first_name"), Span(4, 9, "last_name"))
-    assert names(text, spans) == (["Ada"], ["Byron"], ["Ada Byron"])
 
 
 @pytest.mark.parametrize(

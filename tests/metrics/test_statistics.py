@@ -88,9 +88,6 @@ def test_bleu_of_sums_is_sacrebleus() -> None:
         whole = oracle.corpus_score(predictions, references)
         two = whole.bp * whole.precisions[1] if longest >= 2 or not matched else math.nan
         assert measured("bleu2", rows).value == pytest.approx(two, nan_ok=True)
-
-
-def test_an_empty_prediction_scores_nothing() -> None:
     assert measured("bleu", [Scored("a b c d e", "")]).value == 0.0
     assert measured("token_f1", [Scored("a b c d e", "")]).value == 0.0
 
@@ -153,14 +150,11 @@ def test_interval_agrees_with_scipy(kind: str) -> None:
     assert found.high == pytest.approx(oracle.confidence_interval.high, abs=0.06 * width)
 
 
-def test_interval_by_hand() -> None:
+def test_interval_and_significance_by_hand() -> None:
     assert interval(np.arange(101.0)) == pytest.approx((2.5, 97.5))
     assert interval(np.arange(101.0), confidence=0.8) == pytest.approx((10.0, 90.0))
     assert interval(np.array([math.nan, 1.0, math.nan, 1.0])) == (1.0, 1.0)
     assert interval(np.array([math.nan])) is None
-
-
-def test_significance_by_hand() -> None:
     assert significance(np.array([1.0] * 98 + [-1.0])) == pytest.approx(2 * 2 / 100)
     assert significance(np.array([-1.0] * 99)) == pytest.approx(2 * 1 / 100)
     assert significance(np.array([0.0] * 99)) == 1.0  # two equal attacks
@@ -196,7 +190,7 @@ def test_wilson_by_hand_and_refusals() -> None:
             wilson(successes, total)
 
 
-def test_spearman_by_hand() -> None:
+def test_spearman_and_corpus_similarity_by_hand() -> None:
     # Ranks 2, 1, 3.5, 3.5 and 1, 2, 3, 4: deviations -.5, -1.5, 1, 1 and -1.5, -.5, .5, 1.5
     found = spearman(np.array([5.0, 1.0, 7.0, 7.0]), np.array([0.1, 0.2, 0.3, 0.4]))
     assert found == pytest.approx(3.5 / math.sqrt(4.5 * 5))
@@ -204,13 +198,7 @@ def test_spearman_by_hand() -> None:
     assert spearman(np.array([1.0, 2.0]), np.array([3.0, 3.0])) is None
     with pytest.raises(ValueError, match="two lists of one length"):
         spearman(np.array([1.0, 2.0]), np.array([3.0]))
-
-
-def test_character_ngrams_stay_within_a_text() -> None:
     assert character_ngrams(["abcde", "bcde", "abc", ""]) == {"abcd": 1, "bcde": 2}
-
-
-def test_corpus_similarity_by_hand() -> None:
     # The three most common 4-grams of the training text are aaaa (3), bbbb (2), cccc (1, before dddd by its name).
     training = ["aaaaaa", "bbbbb", "cccc", "dddd"]
     assert corpus_similarity(training, ["aaaaaaaa", "bbbbb", "cccc", "dddddd"], common=3) == pytest.approx(1.0)

@@ -77,12 +77,19 @@ def test_two_ranks_give_what_one_gives(tmp_path: Path) -> None:
             assert value == pytest.approx(wanted, abs=0, rel=0, nan_ok=True), key
 
 
-def test_a_metric_says_which_direction_means_that_more_was_read() -> None:
+def test_what_a_metric_says_and_its_key() -> None:
     directions = {metric.description.key: metric.higher_is_better for metric in text_metrics()}
     assert directions["bleu"] is True
     assert directions["edit_distance_mean"] is False
     assert directions["perplexity"] is None
     assert measure("bleu") == next(m.description for m in text_metrics() if m.description.key == "bleu")
+    city = metric_of("entity_recovery/city")
+    assert city is not None
+    assert city.description.title == "Entities: city"
+    assert metric_of("queries") is None
+    keys = [metric.description.key for metric in text_metrics()]
+    assert len(set(keys)) == len(keys)
+    assert [key for key in score(ROWS) if key != "examples"] == keys
 
 
 def test_a_metric_of_somebody_elses_is_a_class_of_a_few_lines() -> None:
@@ -117,16 +124,3 @@ class AlsoBleu(Initial):
 def test_what_is_no_metric_of_its_own_is_refused(metric: object, reason: str) -> None:
     with pytest.raises(InputError, match=rf"scoring\.metrics\.mine: .*{reason}"):
         own_metrics({"mine": metric})
-
-
-def test_metric_of_a_key() -> None:
-    city = metric_of("entity_recovery/city")
-    assert city is not None
-    assert city.description.title == "Entities: city"
-    assert metric_of("queries") is None
-
-
-def test_keys_are_those_of_score_and_none_occurs_twice() -> None:
-    keys = [metric.description.key for metric in text_metrics()]
-    assert len(set(keys)) == len(keys)
-    assert [key for key in score(ROWS) if key != "examples"] == keys

@@ -250,15 +250,12 @@ def test_a_lexicon_needs_words(tmp_path: Path) -> None:
         read_words(tmp_path / "none.txt")
 
 
-def test_entries_stand_once_as_their_first_source_writes_them(tmp_path: Path) -> None:
+def test_entries_stand_once_and_word_order_comes_from_the_texts_alone(tmp_path: Path) -> None:
     path = tmp_path / "list.txt"
     path.write_text("Ada\nMary  Ann\n\nAda\nBOB\n")
     assert merged(read_words(path), ["ada", "bob", "rome"]) == {
         "ada": "Ada", "mary ann": "Mary Ann", "bob": "BOB", "rome": "rome",
     }  # fmt: skip
-
-
-def test_word_order_and_capital_letters_come_from_the_texts_alone(tmp_path: Path) -> None:
     language = Language.count(TEXTS)
     language.save(tmp_path / "language.json")
     again = Language.read(tmp_path / "language.json")

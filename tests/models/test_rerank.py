@@ -111,7 +111,7 @@ def test_equally_near_texts_keep_their_order_whatever_the_last_bits(steps: list[
     assert closest_first(shaken) == sorted(range(len(exact)), key=lambda place: (-exact[place], place))
 
 
-def test_a_text_that_two_targets_propose_is_asked_for_once(tmp_path: Path) -> None:
+def test_a_text_is_asked_for_once_and_the_first_sample_stays_first(tmp_path: Path) -> None:
     embedder = Letters()
     targets = embedder.embed(["aaab", "bbba"])
     embedder.asked.clear()
@@ -119,6 +119,13 @@ def test_a_text_that_two_targets_propose_is_asked_for_once(tmp_path: Path) -> No
     found = Rerank().refine(Targets(targets, torch.arange(2)), proposed, CachedEmbedder(embedder, tmp_path))
     assert [one.candidates for one in found] == [("a", "b"), ("b", "a")]
     assert sorted(embedder.asked) == ["a", "b"]
+    # Budgets are compared on nested sets of texts: those of a smaller one are among those of a larger one.
+    targets = Targets(Letters().embed(TEXTS[:4]), torch.arange(4))
+    found = []
+    for count in (2, 7):
+        made = attack(tmp_path, NucleusSampling(p=1.0, temperature=1.0, max_new_tokens=6, candidates=count))
+        found.append([prediction.candidates for prediction in made.invert(targets, None)])
+    assert [many[:2] for many in found[1]] == found[0]
 
 
 def test_as_many_beams_as_are_reranked() -> None:
@@ -128,16 +135,6 @@ def test_as_many_beams_as_are_reranked() -> None:
         BeamSearch(beams=8, candidates=6, rerank=4)
     with pytest.raises(ValueError, match="candidates=6: at most as many as rerank=4"):
         NucleusSampling(candidates=6, rerank=4)
-
-
-def test_the_first_sample_stays_first(tmp_path: Path) -> None:
-    """Budgets are compared on nested sets of texts: those of a smaller one are among those of a larger one."""
-    targets = Targets(Letters().embed(TEXTS[:4]), torch.arange(4))
-    found = []
-    for count in (2, 7):
-        made = attack(tmp_path, NucleusSampling(p=1.0, temperature=1.0, max_new_tokens=6, candidates=count))
-        found.append([prediction.candidates for prediction in made.invert(targets, None)])
-    assert [many[:2] for many in found[1]] == found[0]
 
 
 def test_no_embedder_and_another_dimension_are_refused(tmp_path: Path) -> None:

@@ -44,11 +44,15 @@ def on(monkeypatch: pytest.MonkeyPatch, rates: Rates) -> None:
     monkeypatch.setattr(precision, "measured", lambda device: rates)
 
 
-def test_rates_are_measured_once() -> None:
+def test_rates_are_measured_once_and_no_configuration_sets_the_precision() -> None:
     rates = measured("cpu")
     assert rates.float32 > 0
     assert rates.bfloat16 > 0
     assert measured("cpu") is rates
+    folder = ROOT / "configs"
+    lines = [line for path in folder.rglob("*.yaml") for line in path.read_text().splitlines()]
+    assert [line for line in lines if "bf16" in line.partition("#")[0]] == []
+    assert processor_name().strip()
 
 
 @pytest.mark.parametrize(
@@ -80,16 +84,6 @@ def test_the_trainer_gets_the_measured_precision(monkeypatch: pytest.MonkeyPatch
         on(monkeypatch, rates)
         config = launch.compose("train", [f"trainer={trainer}", "trainer.accelerator=cpu"])
         assert config.trainer.precision == chosen
-
-
-def test_no_configuration_sets_the_precision_of_the_cpu() -> None:
-    folder = ROOT / "configs"
-    lines = [line for path in folder.rglob("*.yaml") for line in path.read_text().splitlines()]
-    assert [line for line in lines if "bf16" in line.partition("#")[0]] == []
-
-
-def test_the_processor_has_a_name() -> None:
-    assert processor_name().strip()
 
 
 @pytest.fixture(scope="module")

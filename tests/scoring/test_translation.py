@@ -73,6 +73,9 @@ def test_it_translates_what_it_has_learnt(german_english: Path) -> None:
     assert translator.translate(texts, ["en", "en", "en", "en", "de", "en"]) == [
         ENGLISH[2], "", ENGLISH[0], ENGLISH[2], "bleibt deutsch", "",
     ]  # fmt: skip
+    plain = Translator("de", {"en": str(german_english)}, max_new_tokens=20)
+    prefixed = Translator("de", {"en": str(german_english)}, prefixes={"en": "zwei "}, max_new_tokens=20)
+    assert prefixed.translate(["männer kochen"], ["en"]) == plain.translate([GERMAN[0]], ["en"]) == [ENGLISH[0]]
 
 
 def test_a_text_is_translated_once_and_alone_as_among_others(
@@ -92,12 +95,6 @@ def test_a_text_is_translated_once_and_alone_as_among_others(
     assert asked == GERMAN
     monkeypatch.setattr("unembed.scoring.translation._TOKENS_AT_ONCE", {"cpu": 1})  # one text at a time
     assert Translator("de", {"en": str(german_english)}).translate(GERMAN, ["en"] * 4) == together[:4] == ENGLISH
-
-
-def test_what_stands_before_a_text(german_english: Path) -> None:
-    plain = Translator("de", {"en": str(german_english)}, max_new_tokens=20)
-    prefixed = Translator("de", {"en": str(german_english)}, prefixes={"en": "zwei "}, max_new_tokens=20)
-    assert prefixed.translate(["männer kochen"], ["en"]) == plain.translate([GERMAN[0]], ["en"]) == [ENGLISH[0]]
 
 
 def test_one_name_for_all_languages(german_english: Path) -> None:
@@ -175,9 +172,6 @@ def test_translated_metrics_by_hand() -> None:
     assert metrics["translated/bleu"] == alone["bleu"]
     assert metrics["translated/rougeL"] == alone["rougeL"]
     assert not [key for key in metrics if key.startswith("translated/") and key.endswith(("/en", "cosine"))]
-
-
-def test_translated_metrics_of_each_language() -> None:
     metrics = score([*ROWS[:2], replace(ROWS[2], translation="deux hommes")])
     assert (metrics["translated/exact_match/en"], metrics["translated/exact_match/fr"]) == (50.0, 100.0)
     assert (metrics["exact_match/en"], metrics["exact_match/fr"]) == (0.0, 0.0)
