@@ -217,12 +217,22 @@ def test_own_bpe_reads_back_every_character(own_tokenizer: Any, text: str) -> No
     assert all(id_ < len(own_tokenizer) for id_ in ids)
 
 
-def test_dropout_is_active_in_training_only(tmp_path: Path) -> None:
+def test_dropout_and_noise_are_active_in_training_only(tmp_path: Path) -> None:
     attack = built(geia(RandomGPT2(1, 32, 2, 300, dropout=0.5)), tmp_path)
     vectors, labels = FewLetters().embed(TEXTS[:2]), torch.tensor(attack.encode(["ada", "dan"]))
     assert attack.loss(vectors, labels) == attack.loss(vectors, labels)
     attack.train()
     assert attack.loss(vectors, labels) != attack.loss(vectors, labels)
+    torch.manual_seed(0)
+    prefix = Prefix(noise=0.5)
+    prefix.build(400, 400)
+    prefix.layers = torch.nn.Identity()
+    embeddings = torch.randn(50, 400)
+    quiet = prefix.eval()(embeddings)
+    assert torch.equal(quiet, prefix(embeddings))
+    noise = prefix.train()(embeddings) - quiet
+    assert float(noise.std()) == pytest.approx(0.5, rel=0.05)
+    assert float(noise.mean()) == pytest.approx(0, abs=0.02)
 
 
 @pytest.mark.parametrize("model", [RandomGPT2(1, 32, 2, 300), RandomT5(1, 1, 32, 2, 300)])
@@ -287,16 +297,13 @@ def test_a_checkpoint_of_another_size_is_one_error(tmp_path: Path) -> None:
         other.restore(tmp_path / "last.ckpt", DIMENSION + 1)
 
 
-def test_own_model_decodes_to_its_very_last_position(tmp_path: Path) -> None:
+def test_own_model_decodes_to_its_very_last_position_and_heads_divide_its_width(tmp_path: Path) -> None:
     attack = built(geia(RandomGPT2(1, 8, 1, 300), tokens=5, prefix=Prefix(vectors=3)), tmp_path)
     with torch.no_grad():  # make the end impossible
         attack.decoder.model.lm_head.weight[attack.tokenizer.eos_token_id] = 0
         attack.decoder.model.transformer.ln_f.bias += 1
     attack.invert(Targets(torch.randn(3, DIMENSION), torch.arange(3)), None)
     assert attack.decoder.model.config.n_positions == 8
-
-
-def test_a_width_that_heads_do_not_divide() -> None:
     for kind in (RandomGPT2, RandomT5):
         with pytest.raises(ValueError, match="width=10: must be a multiple of heads=3"):
             kind(width=10, heads=3)
@@ -316,19 +323,6 @@ def test_prefix_does_not_see_the_length_of_a_vector(kind: Any, vectors: int) -> 
     scaled = embeddings / embeddings.norm(dim=1, keepdim=True) * math.sqrt(DIMENSION)
     assert torch.allclose(plain(scaled), prefix(embeddings), atol=1e-5)
     assert not torch.allclose(plain(embeddings), plain(embeddings * 7), atol=1e-3)
-
-
-def test_noise_is_added_in_training_only() -> None:
-    torch.manual_seed(0)
-    prefix = Prefix(noise=0.5)
-    prefix.build(400, 400)
-    prefix.layers = torch.nn.Identity()
-    embeddings = torch.randn(50, 400)
-    quiet = prefix.eval()(embeddings)
-    assert torch.equal(quiet, prefix(embeddings))
-    noise = prefix.train()(embeddings) - quiet
-    assert float(noise.std()) == pytest.approx(0.5, rel=0.05)
-    assert float(noise.mean()) == pytest.approx(0, abs=0.02)
 
 
 class Ranks:

@@ -97,7 +97,7 @@ def test_no_subject_stands_in_two_splits_and_the_test_keeps_ten_values(tmp_path:
     assert again == {split: [e.text for e in examples] for split, examples in found.items()}
 
 
-def test_the_seed_chooses_and_the_order_of_the_file_does_not(tmp_path: Path) -> None:
+def test_the_seed_chooses_and_the_test_grows_where_its_share_has_too_few_values(tmp_path: Path) -> None:
     def test_subjects(rows: list[dict[str, Any]], seed: int) -> set[str | None]:
         path = written(tmp_path / "bios.jsonl", rows)
         return subjects(TextFiles(path, group_field="subject", test_fraction=0.2, split_seed=seed).load()["test"])
@@ -105,9 +105,6 @@ def test_the_seed_chooses_and_the_order_of_the_file_does_not(tmp_path: Path) -> 
     rows = people(40)
     assert test_subjects(rows, 0) == test_subjects(rows[::-1], 0)
     assert test_subjects(rows, 0) != test_subjects(rows, 1)
-
-
-def test_the_test_grows_where_its_share_has_too_few_values() -> None:
     examples = [Example(0, f"{p}", attributes={"code": f"c{p}"}, group=f"{p}") for p in range(30)]
     rest, valid, test = cut_by_group(examples, [2, 3], seed=0)
     assert (len(rest), len(valid), len(test)) == (18, 2, VALUES)
@@ -206,16 +203,13 @@ def test_candidates_of_the_test_texts_alone_and_templates(tmp_path: Path) -> Non
     assert "lives in Bergen" not in asked
 
 
-def test_a_second_embedder_compares_texts_but_not_the_attacked_vectors(tmp_path: Path) -> None:
+def test_a_second_embedder_and_settings_that_do_not_fit(tmp_path: Path) -> None:
     second = Reversed()
     models = ScoringModels(second_embedder=second)
     models.connect(tmp_path / "cache")
     metrics, _, _ = run(tmp_path, AttributeAttack(embedder="second", cache_dir=str(tmp_path / "cache")), models)
     assert metrics["attribute/city/original_top1"] == metrics["attribute/city/target_top1"] == 100
     assert set(CITIES) | {"Bergen"} <= set(second.asked)
-
-
-def test_settings_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"template=born: should hold \{value\}"):
         AttributeAttack("born")
     with pytest.raises(InputError, match=r"template\.ctiy: .*did you mean city\?"):
@@ -252,7 +246,6 @@ def test_the_report_shows_them() -> None:
                         f"attribute/{name}/{source}_macro": None if source == "target" else 42.0,
                         f"attribute/{name}/{source}_standard_error": 5.6}  # fmt: skip
     table = attribute_table(metrics)
-    assert table is not None
     assert [line.title for line in table.lines if not line.cells] == ["born/in", "city"]
     assert table.columns[-1] == "Among the nearest 5"
     assert table.lines[0].below == "80 texts (3 without it), 14 values of 20, the commonest 31.2\u00a0%"

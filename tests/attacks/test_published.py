@@ -91,7 +91,6 @@ def test_corrector_gives_the_packages_encoder_inputs_and_logits(layout: tuple[st
     name, published = layout
     want = {key.removeprefix(f"{name}."): value for key, value in REFERENCE.items() if key.startswith(f"{name}.")}
     network = published.corrector
-    assert network is not None
     vectors, hypotheses = want["vectors"][:4], want["hypothesis_vectors"][:4]
     inputs, mask = network.encoder_input(network.project(vectors), vectors, hypotheses, want["hypotheses"][:4])
     torch.testing.assert_close(mask, want["encoder_mask"].long())
@@ -100,29 +99,19 @@ def test_corrector_gives_the_packages_encoder_inputs_and_logits(layout: tuple[st
     torch.testing.assert_close(found, want["logits"], atol=1e-5, rtol=1e-5)
 
 
-def test_inverter_writes_the_packages_ids(layout: tuple[str, Published]) -> None:
+def test_inverter_and_search_give_the_packages_texts(layout: tuple[str, Published]) -> None:
     name, published = layout
     found = published.guess(REFERENCE[f"{name}.vectors"])
     assert [one.text for one in found] == [text.strip() for text in RESULTS[name]["inverter"]]
     assert padded([one.ids for one in found], 0).tolist() == REFERENCE[f"{name}.hypotheses"].tolist()
-
-
-def test_search_gives_the_packages_texts(layout: tuple[str, Published]) -> None:
     name, published = layout
-    embed = embedder_in(published)
+    embed = stored_embedder(published)
     vectors = REFERENCE[f"{name}.vectors"]
     for key, want in RESULTS[name]["searches"].items():
         steps, width = map(int, key.split("x"))
         search = CorrectionSearch(steps, max(1, width), accept="newest")
         found = search(published.rewriter, vectors, published.guess(vectors), embed)
         assert [rounds[-1].text for rounds in found] == [text.strip() for text in want], key
-
-
-def embedder_in(published: Published) -> Callable[[list[str]], Tensor]:
-    """The frozen embedder of the inverter's file."""
-    stored = stored_embedder(published)
-    assert stored is not None
-    return stored
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -166,7 +155,6 @@ def test_weights_in_several_files(tmp_path: Path) -> None:
     described.write_text(json.dumps(index))
     (folder / "corrector" / "model.safetensors").unlink()
     network = load_published(str(folder)).corrector
-    assert network is not None
     torch.testing.assert_close(network.norm.weight.data, weights["layernorm.weight"])
 
 
@@ -210,12 +198,20 @@ def test_a_damaged_file_and_one_with_code_in_it_are_refused(tmp_path: Path) -> N
         load_published(str(folder))
 
 
-def test_an_unknown_name_says_where_it_was_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_names_and_folders_that_hold_no_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match=r"jxm/gtr__nq__33 \(revision v1\).*hub's cache.*hf download"):
         load_published("jxm/gtr__nq__33", "v1")
+    folder = pair(tmp_path, "inverter", None)
+    path = folder / "t5" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "bart"}))
+    with pytest.raises(InputError, match="bart; valid: t5, mt5"):
+        load_published(str(folder / "inverter"))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="names no model_name_or_path"):
+        load_published(str(tmp_path))
 
 
 def test_a_pair_and_its_language_model_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,17 +229,6 @@ def test_a_pair_and_its_language_model_in_the_hubs_cache(tmp_path: Path, monkeyp
     vectors = REFERENCE["inverter_corrector.vectors"]
     assert [one.text for one in published.guess(vectors)] == RESULTS["inverter_corrector"]["inverter"]
     assert published.rewriter.network.layout == Layout(vectors=3, normalize=False)
-
-
-def test_folders_that_hold_no_checkpoint(tmp_path: Path) -> None:
-    folder = pair(tmp_path, "inverter", None)
-    path = folder / "t5" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "bart"}))
-    with pytest.raises(InputError, match="bart; valid: t5, mt5"):
-        load_published(str(folder / "inverter"))
-    (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(InputError, match="names no model_name_or_path"):
-        load_published(str(tmp_path))
 
 
 # -- the embedder ----------------------------------------------------------------------------------------------------
@@ -264,14 +249,14 @@ class Scaled:
 
 
 def oracle(folder: Path, published: Published, change: Callable[[Tensor], Tensor]) -> CachedEmbedder:
-    return CachedEmbedder(Scaled(embedder_in(published), change), folder / "cache")
+    return CachedEmbedder(Scaled(stored_embedder(published), change), folder / "cache")
 
 
 def test_the_embedder_in_the_file_is_the_packages_and_is_not_counted_as_queries(
     tmp_path: Path, inverter: Published
 ) -> None:
     first = RESULTS["inverter_corrector"]["references"][0]
-    torch.testing.assert_close(embedder_in(inverter)([first])[0], REFERENCE["inverter_corrector.vectors"][0])
+    torch.testing.assert_close(stored_embedder(inverter)([first])[0], REFERENCE["inverter_corrector.vectors"][0])
     asked = oracle(tmp_path, inverter, lambda vectors: vectors)
     check_space(inverter, asked)
     assert asked.queries.asked["attack"] == 0
@@ -296,7 +281,7 @@ def test_without_an_embedder_in_the_file_the_inverter_itself_tells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published = load_published(str(FIXTURES / "inverter_mt5"))
-    embed = embedder_in(published)
+    embed = stored_embedder(published)
     published.embedder_weights = {}
     made = itertools.product(("ada", "bob", "carla"), ("likes", "sees", "found"), ("two dogs", "the sea", "old songs"))
     texts = [f"{' '.join(parts)}." for parts in made]

@@ -49,12 +49,10 @@ class Fixer(Attack):
         self.dimension = self.data.dimension
 
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        assert oracle is not None
         oracle.embed(["an only query of its own", *TEXTS[:1]])
         return [Prediction((WAYS[index][0],)) for index in targets.index.tolist()]
 
     def correct(self, targets: Targets, oracle: CachedEmbedder | None, *, steps: int, beams: int) -> list[list[Round]]:
-        assert oracle is not None
         self.calls += 1
         found = []
         for index, target in zip(targets.index.tolist(), targets.vectors, strict=True):
@@ -170,7 +168,6 @@ def test_weights_and_biases_draws_over_the_steps_of_correction(tmp_path: Path) -
 def test_the_report_draws_curves_and_one_text(tmp_path: Path) -> None:
     directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0, 1, 2], beams=[1, 2]))
     html = correction(results(directory))
-    assert html is not None
     for expected in ("BLEU by step", "Exact match by queries", "1 beam", "2 beams", "2 beams, 1 step<", "33.3"):
         assert expected in html
     # Two texts changed, one by little and one by more: the median of two is the upper one.
@@ -184,7 +181,6 @@ def test_the_report_draws_curves_and_one_text(tmp_path: Path) -> None:
 def test_nothing_changed_is_no_story(tmp_path: Path) -> None:
     directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0], beams=[1]))
     html = correction(results(directory))
-    assert html is not None
     assert "One text" not in html
 
 

@@ -44,6 +44,9 @@ def test_what_is_read_is_what_was_stored() -> None:
     assert to_arrow(stored) is stored
     with pytest.raises(IndexError):
         stored[COUNT]
+    labels = TokenIds(["a bb", "", "ccc"], lambda texts: [[len(word) for word in text.split()] for text in texts])
+    assert labels.lengths.tolist() == [2, 0, 1]
+    assert labels.padded(np.array([2, 0, 1])).tolist() == [[3, IGNORED], [1, 2], [IGNORED, IGNORED]]
 
 
 def test_selections_and_several_lists() -> None:
@@ -60,12 +63,6 @@ def test_selections_and_several_lists() -> None:
     assert [texts[index] for index in (3, ROWS, -1)] == [expected[index] for index in (3, ROWS, -1)]
     assert list(first.texts) == [one.text for one in EXAMPLES[:ROWS]]
     assert not to_arrow(()).texts
-
-
-def test_labels_are_padded_rows_of_one_file() -> None:
-    labels = TokenIds(["a bb", "", "ccc"], lambda texts: [[len(word) for word in text.split()] for text in texts])
-    assert labels.lengths.tolist() == [2, 0, 1]
-    assert labels.padded(np.array([2, 0, 1])).tolist() == [[3, IGNORED], [1, 2], [IGNORED, IGNORED]]
 
 
 def test_nothing_is_left_in_the_temporary_directory_or_the_cache_of_datasets(

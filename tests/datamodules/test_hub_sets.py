@@ -30,9 +30,7 @@ NAMES = [
 
 def declared(name: str, **changes: Any) -> HubSet:
     """The set of configs/datamodule/<name>.yaml, as train.py builds it."""
-    source = data_configs.declared(name, **{f"source__{key}": value for key, value in changes.items()}).source
-    assert isinstance(source, HubSet)
-    return source
+    return data_configs.declared(name, **{f"source__{key}": value for key, value in changes.items()}).source
 
 
 def parquet(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
@@ -107,7 +105,7 @@ def test_nested_tables(tmp_path: Path):
     assert texts(declared("msmarco", path=str(tmp_path)))["test"] == ["one", "test"]
 
 
-def test_personachat_takes_each_utterance_once_and_cuts_a_test_split(tmp_path: Path):
+def test_personachat_and_that_of_geia(tmp_path: Path):
     def conversation(number: int) -> dict[str, Any]:
         said = [f"{number}: turn {turn}" for turn in range(4)]
         turns = [{"history": said[:end], "candidates": ["wrong", said[end]]} for end in (1, 3)]
@@ -121,9 +119,6 @@ def test_personachat_takes_each_utterance_once_and_cuts_a_test_split(tmp_path: P
     assert len(found["test"]) == 8
     assert len(found["train"]) == 72
     assert not set(found["train"]) & set(found["test"])
-
-
-def test_personachat_of_geia_is_json_in_files_called_txt(tmp_path: Path):
     for split, part in {"train": 3, "dev": 1, "test": 2}.items():
         rows = [{"your_persona": ["my persona: i ski ."], "conv": [f"{split} {n} .", "hello ."]} for n in range(part)]
         (tmp_path / f"{split}_merged_shuffle.txt").write_text(json.dumps(rows))
@@ -151,7 +146,7 @@ def test_documents_are_split_into_sentences_of_some_length(tmp_path: Path, name:
         )
 
 
-def test_abcd_leaves_out_the_actions_of_agents(tmp_path: Path):
+def test_abcd_comments_and_stories(tmp_path: Path):
     conversation = {
         "original": [["customer", "hi"], ["action", "Account pulled up."], ["agent", "hello"]],
         "delexed": [{"targets": ["a", None, 3, []]}],
@@ -161,6 +156,17 @@ def test_abcd_leaves_out_the_actions_of_agents(tmp_path: Path):
     (tmp_path / "data" / "abcd_v1.1.json.gz").write_bytes(gzip.compress(json.dumps(content).encode()))
     found = texts(declared("abcd", path=str(tmp_path)))
     assert found == {"train": ["hi", "hello"], "valid": ["hi", "hello"] * 2, "test": ["hi", "hello"]}
+    parquet(tmp_path, "data/train-00000-of-00002.parquet", [{"title": "t", "body": f"comment {n}"} for n in range(30)])
+    parquet(tmp_path, "data/train-00001-of-00002.parquet", [{"title": "t", "body": "not read"}])
+    found = texts(declared("reddit", path=str(tmp_path), sizes={"valid": 5, "test": 5}))
+    assert {split: len(part) for split, part in found.items()} == {"train": 20, "valid": 5, "test": 5}
+    assert set().union(*found.values()) == {f"comment {n}" for n in range(30)}
+    stories = tmp_path / "stories"
+    for file in ("train-00000-of-00004", "train-00001-of-00004", "validation-00000-of-00001"):
+        parquet(stories, f"data/{file}.parquet", [{"text": f"{file[:5]} {file[6:11]} {n}"} for n in range(10)])
+    found = texts(declared("tinystories", path=str(stories), sizes={"valid": 4}))
+    assert {split: len(part) for split, part in found.items()} == {"train": 16, "valid": 4, "test": 10}
+    assert all(text.startswith("valid") for text in found["test"])
 
 
 def test_the_corpora_of_vec2text(tmp_path: Path):
@@ -306,17 +312,3 @@ def test_personal_data_has_its_labels(tmp_path: Path):
         declared("pii_masking", path=str(tmp_path), sizes={"valid": 1}).load()
     with pytest.raises(ValueError, match="one path in texts"):
         HubSet("x", {}, ["a", "b"], {}, "none", spans="c")
-
-
-def test_comments_and_stories(tmp_path: Path):
-    parquet(tmp_path, "data/train-00000-of-00002.parquet", [{"title": "t", "body": f"comment {n}"} for n in range(30)])
-    parquet(tmp_path, "data/train-00001-of-00002.parquet", [{"title": "t", "body": "not read"}])
-    found = texts(declared("reddit", path=str(tmp_path), sizes={"valid": 5, "test": 5}))
-    assert {split: len(part) for split, part in found.items()} == {"train": 20, "valid": 5, "test": 5}
-    assert set().union(*found.values()) == {f"comment {n}" for n in range(30)}
-    stories = tmp_path / "stories"
-    for file in ("train-00000-of-00004", "train-00001-of-00004", "validation-00000-of-00001"):
-        parquet(stories, f"data/{file}.parquet", [{"text": f"{file[:5]} {file[6:11]} {n}"} for n in range(10)])
-    found = texts(declared("tinystories", path=str(stories), sizes={"valid": 4}))
-    assert {split: len(part) for split, part in found.items()} == {"train": 16, "valid": 4, "test": 10}
-    assert all(text.startswith("valid") for text in found["test"])

@@ -128,11 +128,17 @@ def test_truncation_agrees_with_offsets_and_counts_what_it_cut():
     assert truncation.cut_texts == long > 0
 
 
-def test_spans_beyond_the_cut_are_dropped():
+def test_spans_beyond_the_cut_are_dropped_and_entities_collected(tmp_path: Path):
     spans = (Span(0, 3, "name"), Span(8, 16, "name"), Span(12, 16, "city"))
     (example,) = Truncation(4).cut([Example(0, "Ada saw Eva and Eve", spans)])
     assert example.text == "Ada saw Eva and"
     assert example.spans == (Span(0, 3, "name"),)
+    train = [
+        Example(0, "Ada in Paris", (Span(0, 3, "name"), Span(7, 12, "city"))),
+        Example(1, "ADA", (Span(0, 3, "name"),)),
+    ]
+    datamodule = InversionDataModule(Texts(train=train, test=[Example(0, "Eva", (Span(0, 3, "name"),))]))
+    assert datamodule.training_entities() == {("name", "ada"), ("city", "paris")}
 
 
 def test_a_tokenizer_of_ones_own_and_an_unknown_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -254,16 +260,7 @@ def test_too_little_text(tmp_path: Path):
     assert datamodule.val_dataloader() == []
 
 
-def test_entities_of_the_training_texts(tmp_path: Path):
-    train = [
-        Example(0, "Ada in Paris", (Span(0, 3, "name"), Span(7, 12, "city"))),
-        Example(1, "ADA", (Span(0, 3, "name"),)),
-    ]
-    datamodule = InversionDataModule(Texts(train=train, test=[Example(0, "Eva", (Span(0, 3, "name"),))]))
-    assert datamodule.training_entities() == {("name", "ada"), ("city", "paris")}
-
-
-def test_files_as_the_command_line_gives_them(tmp_path: Path):
+def test_files_and_the_built_in_corpus_as_the_command_line_gives_them(tmp_path: Path):
     rows = [{"said": text, "part": part} for part in ("train", "dev", "test") for text in sentences(9, len(part))]
     write_lines(tmp_path / "my.jsonl", rows)
     datamodule = declared(
@@ -274,9 +271,6 @@ def test_files_as_the_command_line_gives_them(tmp_path: Path):
     assert len(datamodule.examples("train")) == len(datamodule.examples("test")) == 9
     alone = declared("files", test=str(tmp_path / "my.jsonl"), text_field="said")
     assert (len(alone.examples("train")), len(alone.examples("test"))) == (0, 27)
-
-
-def test_the_built_in_corpus_is_read_in_a_moment():
     datamodule = declared("synthetic")
     started = time.perf_counter()
     assert len(datamodule.examples("train")) > 10_000

@@ -132,7 +132,7 @@ def test_rows_texts_and_choices(engine: tuple[Engine, str]) -> None:
     assert f"vectors of dimension {DIMENSION}, but" in refusal(address, "docs", 384)
 
 
-def test_documents_of_two_indexes_behind_an_alias_keep_apart(engine: tuple[Engine, str]) -> None:
+def test_indexes_behind_an_alias_and_shards_that_do_not_answer(engine: tuple[Engine, str]) -> None:
     _, address = engine
     store = open_store(address, DIMENSION, "all")
     assert len(set(store.ids)) == len(store.ids) == 2 * ROWS
@@ -140,9 +140,6 @@ def test_documents_of_two_indexes_behind_an_alias_keep_apart(engine: tuple[Engin
     positions = [3, ROWS + 3, 0, ROWS + 5]
     expected = np.stack([VECTORS[3], -VECTORS[3], VECTORS[0], -VECTORS[5]])
     assert store.fetch(positions) == pytest.approx(expected, abs=1e-6)
-
-
-def test_shards_that_do_not_answer_are_not_taken_for_a_smaller_store(engine: tuple[Engine, str]) -> None:
     there, address = engine
     store = open_store(address, DIMENSION, "docs")
     failure = {"reason": {"type": "node_not_connected_exception", "reason": "node b is gone"}}

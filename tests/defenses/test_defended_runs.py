@@ -178,7 +178,11 @@ def module(data: Path, tmp_path: Path, defense: Any, **options: Any) -> Inversio
     return found
 
 
-def test_a_naive_attacker_learns_from_clean_vectors_and_meets_defended_ones(data: Path, tmp_path: Path) -> None:
+def test_naive_and_adaptive_attackers(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"defense\.adaptive=false: .* 4 out of 16, .* defense\.adaptive=true"):
+        module(data, tmp_path, Truncation(dimensions=4))
+    assert module(data, tmp_path, Truncation(dimensions=4), adaptive=True).dimension == 4
+    assert not (tmp_path / "cache").exists()
     naive, adaptive = (module(data, tmp_path, Noise(level=0.1), adaptive=known) for known in (False, True))
     for one in (naive, adaptive):
         one.setup()
@@ -201,13 +205,6 @@ def test_ranks_and_batches_see_the_same_noise(data: Path, tmp_path: Path, monkey
             for batch in one.test_dataloader():
                 seen[batch["index"]] = batch["vectors"]
         assert torch.equal(seen, whole)
-
-
-def test_a_defense_that_changes_the_dimension_needs_an_attacker_who_knows(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"defense\.adaptive=false: .* 4 out of 16, .* defense\.adaptive=true"):
-        module(data, tmp_path, Truncation(dimensions=4))
-    assert module(data, tmp_path, Truncation(dimensions=4), adaptive=True).dimension == 4
-    assert not (tmp_path / "cache").exists()
 
 
 def test_a_fitted_state_belongs_to_its_settings_and_embedder(tmp_path: Path) -> None:

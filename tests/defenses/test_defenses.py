@@ -98,9 +98,6 @@ def test_masking_replaces_the_first_dimensions() -> None:
     two = Masking(dimensions=2, scale=0.5, languages={"en": 1, "de": 3})(vectors, examples, "test")
     assert two.tolist() == torch.tensor([[0.5, 0.5, 0.25, 0.1], [1.5, 1.5, 0.1, 0.0]]).tolist()
     assert vectors[0, 0] == 0.5  # what came in is as it was
-
-
-def test_languages_that_have_no_identifier() -> None:
     masking = Masking(languages={"en": 1, "de": 2})
     with pytest.raises(InputError, match=r"query text 0 is in 'dea', which has no identifier; did you mean de\?"):
         masking(rows(1, 4), texts(1, "dea"), "query")
@@ -178,7 +175,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> str:
     return KEY
 
 
-def test_a_rotation_keeps_lengths_and_angles(key: str) -> None:
+def test_a_rotation_keeps_lengths_and_angles_and_is_uniform(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = rows(40, 12)
     turned = Rotation()(vectors, texts(40), "document")
     torch.testing.assert_close(turned @ turned.T, vectors @ vectors.T, atol=1e-5, rtol=0)
@@ -186,10 +183,7 @@ def test_a_rotation_keeps_lengths_and_angles(key: str) -> None:
     matrix = Rotation()(torch.eye(12), texts(12), "test").double()
     torch.testing.assert_close(matrix @ matrix.T, torch.eye(12, dtype=torch.float64), atol=1e-6, rtol=0)
     assert torch.equal(Rotation()(vectors[:3], texts(3), "query"), Rotation()(vectors[:3], texts(3), "train"))
-
-
-def test_a_rotation_is_uniform(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The square of each entry of a uniform orthogonal matrix is Beta(1/2, (d - 1) / 2), and its sign is either."""
+    # The square of each entry of a uniform orthogonal matrix is Beta(1/2, (d - 1) / 2), and its sign is either.
     blocks = []
     for number in range(4):
         monkeypatch.setenv("UNEMBED_ROTATION_KEY", f"{KEY} {number}")
@@ -246,7 +240,7 @@ def test_scalar_quantisation() -> None:
     assert (defense.low.tolist(), defense.high.tolist()) == ([5.0], [95.0])
 
 
-def test_subvectors_are_replaced_by_the_nearest_centroid() -> None:
+def test_product_quantisation() -> None:
     train, vectors = rows(300, 6), rows(25, 6, seed=1)
     defense = ProductQuantization(subvectors=3, centroids=8, iterations=4)
     defense.fit(train, texts(300))
@@ -258,6 +252,13 @@ def test_subvectors_are_replaced_by_the_nearest_centroid() -> None:
             own = vectors[row, 2 * part : 2 * part + 2]
             nearest = min(range(8), key=lambda n: float((books[part, n] - own).square().sum()))
             assert torch.equal(seen[row, 2 * part : 2 * part + 2], books[part, nearest])
+    with pytest.raises(InputError, match=r"centroids=256: there are only 10 training vectors .* at most 10"):
+        ProductQuantization(subvectors=2).fit(rows(10, 4), texts(10))
+    with pytest.raises(InputError, match=r"subvectors=5: vectors of dimension 12 cannot be cut.*take 4"):
+        ProductQuantization(subvectors=5).output_dimension(12)
+    same = ProductQuantization(subvectors=1, centroids=4)
+    same.fit(torch.ones(9, 2), texts(9))  # fewer different vectors than centroids
+    assert same(torch.tensor([[1.0, 1.0]]), texts(1), "test").tolist() == [[1.0, 1.0]]
 
 
 def test_codebooks_are_those_of_k_means() -> None:
@@ -274,16 +275,6 @@ def test_codebooks_are_those_of_k_means() -> None:
         found.append(sorted(centroids.round().tolist()))
     means = sorted((corners + rows(30, 2).mean(dim=0)).round().tolist())
     assert means in found
-
-
-def test_quantisation_that_cannot_be_fitted() -> None:
-    with pytest.raises(InputError, match=r"centroids=256: there are only 10 training vectors .* at most 10"):
-        ProductQuantization(subvectors=2).fit(rows(10, 4), texts(10))
-    with pytest.raises(InputError, match=r"subvectors=5: vectors of dimension 12 cannot be cut.*take 4"):
-        ProductQuantization(subvectors=5).output_dimension(12)
-    same = ProductQuantization(subvectors=1, centroids=4)
-    same.fit(torch.ones(9, 2), texts(9))  # fewer different vectors than centroids
-    assert same(torch.tensor([[1.0, 1.0]]), texts(1), "test").tolist() == [[1.0, 1.0]]
 
 
 # -- local differential privacy --------------------------------------------------------------------------------------
@@ -322,14 +313,11 @@ def test_purmech_keeps_its_promise() -> None:
     assert ratios.max() > 0.8 * epsilon * apart  # and the budget is used
 
 
-def test_purmech_in_many_dimensions_concentrates_where_it_says() -> None:
+def test_purmech_in_many_dimensions_and_laplace_noise() -> None:
     vectors = torch.nn.functional.normalize(rows(200, 384), dim=1)
     seen = PurMech(epsilon=1000.0)(vectors, texts(200), "test")
     angles = torch.cosine_similarity(seen, vectors).arccos()
     assert abs(float(angles.mean()) - math.atan(382 / 1000)) < 0.01
-
-
-def test_laplace_noise_has_a_gamma_length_and_any_direction() -> None:
     noise = Laplace(epsilon=4.0)(torch.zeros(1500, 5, dtype=torch.float64), texts(1500), "test")
     assert kstest(noise.norm(dim=1).numpy(), gamma(5, scale=1 / 4).cdf).pvalue > 1e-3
     directions = torch.nn.functional.normalize(noise, dim=1)

@@ -86,13 +86,18 @@ def test_what_is_cut_off_for_testing_does_not_depend_on_the_lengthening(tmp_path
     assert len(one["test"]) == 10
 
 
-def test_training_texts_that_repeat_either_version_are_dropped(tmp_path: Path, pairs: Path) -> None:
+def test_training_texts_that_repeat_either_version_are_dropped_and_cut_originals_warned_of(
+    tmp_path: Path, pairs: Path
+) -> None:
     train = tmp_path / "train.jsonl"
     texts = ["bob is ill !", "It is certain that Eve left", "Ada lives in Rome", "Bob is well"]
     train.write_text("".join(json.dumps({"longer": text, "text": text, "spans": []}) + "\n" for text in texts))
     data = opened(tmp_path, train=str(train), test=str(pairs), text_field="longer", original_field="text")
     with pytest.warns(UserWarning, match="blank"):
         assert [example.text for example in data.examples("train")] == ["Ada lives in Rome", "Bob is well"]
+    data = opened(tmp_path, test=str(pairs), text_field="longer", original_field="text", max_tokens=4)
+    with pytest.warns(UserWarning, match=r"datamodule\.max_tokens=4: [34] texts were cut"):
+        data.examples("test")
 
 
 def test_text_and_original_are_cut_alike_and_embedded_words_are_counted() -> None:
@@ -104,12 +109,6 @@ def test_text_and_original_are_cut_alike_and_embedded_words_are_counted() -> Non
     assert truncation.cut_texts == 1
     assert list(Truncation(9).cut([example])) == [example]
     assert embedded_words(["a dog barks .", "yes"]) == 2
-
-
-def test_originals_that_lost_what_was_added_are_a_warning(tmp_path: Path, pairs: Path) -> None:
-    data = opened(tmp_path, test=str(pairs), text_field="longer", original_field="text", max_tokens=4)
-    with pytest.warns(UserWarning, match=r"datamodule\.max_tokens=4: [34] texts were cut"):
-        data.examples("test")
 
 
 @pytest.mark.filterwarnings("ignore:.*blank")

@@ -78,7 +78,7 @@ def shards_in(directory: Path) -> list[Path]:
     return sorted(directory.rglob("*.shard"))
 
 
-def test_a_text_is_sent_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_text_is_sent_once_to_each_embedder(tmp_path: Path) -> None:
     embedder = Counting()
     cached = CachedEmbedder(embedder, tmp_path)
     asked = ["b", "a", "b", "", "a "]
@@ -87,6 +87,10 @@ def test_a_text_is_sent_once_however_often_it_is_asked_for(tmp_path: Path) -> No
     assert torch.equal(cached.embed(["a", "new", "b"]), vectors_of(["a", "new", "b"]))
     assert embedder.sent[4:] == ["new"]
     assert cached.embed([]).shape == (0, 8)
+    one, other = Counting(fingerprint="a" * 64), Counting(fingerprint="b" * 64)
+    CachedEmbedder(one, tmp_path).fill(["x"], "training")
+    CachedEmbedder(other, tmp_path).fill(["x"], "training")
+    assert one.sent == other.sent == ["x"]
 
 
 def test_another_process_and_another_object_send_nothing_again(tmp_path: Path) -> None:
@@ -106,7 +110,7 @@ def test_another_process_and_another_object_send_nothing_again(tmp_path: Path) -
     assert Counter(embedder.sent) == {"x": 1, "a": 1, "b": 1}
 
 
-def test_a_view_reads_by_slice_array_tensor_and_list(tmp_path: Path) -> None:
+def test_a_view_reads_rows_of_many_shards_in_any_order(tmp_path: Path) -> None:
     cached = CachedEmbedder(Counting(), tmp_path, shard_size=32)
     cached.fill(TEXTS, "training")
     view = cached.view([*TEXTS, TEXTS[3]])
@@ -119,6 +123,13 @@ def test_a_view_reads_by_slice_array_tensor_and_list(tmp_path: Path) -> None:
     assert view[[]].shape == (0, 8)
     with pytest.raises(ValueError, match="fill"):
         cached.view(["unknown"])
+    cached = CachedEmbedder(Counting(), tmp_path / "in parts", shard_size=10, batch_size=10)
+    cached.fill(TEXTS[:40], "training")
+    assert torch.equal(cached.view(TEXTS[:40])[:], vectors_of(TEXTS[:40]))
+    cached.fill(TEXTS, "training")
+    view = cached.view(TEXTS)
+    assert torch.equal(view[:], vectors_of(TEXTS))
+    assert torch.equal(view[[200, 7, 200]], vectors_of([TEXTS[200], TEXTS[7], TEXTS[200]]))
 
 
 def test_batches_are_sorted_by_length_and_no_larger_than_asked(tmp_path: Path) -> None:
@@ -397,13 +408,6 @@ def test_only_the_owner_may_read_the_cache_and_it_holds_no_text(tmp_path: Path) 
     assert not any(b"secret" in path.read_bytes() for path in files)
 
 
-def test_embedders_with_other_fingerprints_never_share(tmp_path: Path) -> None:
-    one, other = Counting(fingerprint="a" * 64), Counting(fingerprint="b" * 64)
-    CachedEmbedder(one, tmp_path).fill(["x"], "training")
-    CachedEmbedder(other, tmp_path).fill(["x"], "training")
-    assert one.sent == other.sent == ["x"]
-
-
 class Wrong(Counting):
     """Gives a bad answer to the batch that holds the bad text."""
 
@@ -520,16 +524,6 @@ def test_making_one_does_nothing_and_a_folder_that_cannot_be_made_is_named(tmp_p
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file"):
         CachedEmbedder(Counting(), tmp_path / "file" / "cache").embed(["a"])
-
-
-def test_rows_of_many_shards_are_read_in_any_order(tmp_path: Path) -> None:
-    cached = CachedEmbedder(Counting(), tmp_path, shard_size=10, batch_size=10)
-    cached.fill(TEXTS[:40], "training")
-    assert torch.equal(cached.view(TEXTS[:40])[:], vectors_of(TEXTS[:40]))
-    cached.fill(TEXTS, "training")
-    view = cached.view(TEXTS)
-    assert torch.equal(view[:], vectors_of(TEXTS))
-    assert torch.equal(view[[200, 7, 200]], vectors_of([TEXTS[200], TEXTS[7], TEXTS[200]]))
 
 
 def test_progress_speaks_of_long_work_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -199,6 +199,14 @@ def test_the_dimension_is_asked_for_or_found_with_one_text(server: Server) -> No
     assert server.sizes == [1]
     assert embedder(server, dimensions=3).embed(["a"]).shape == (1, 3)
     assert server.requests[-1]["dimensions"] == 3
+    server.script = [good, changed(lambda found: found[0]["embedding"].append(0.0))]
+    first = embedder(server)
+    first.embed(["a"])
+    with pytest.raises(InputError, match="gave a vector of dimension 7, the first one had 6"):
+        first.embed(["b"])
+    server.otherwise = lambda handler, body: good(handler, {"input": body["input"]})
+    with pytest.raises(InputError, match=r"gave a vector of dimension 6, embedder\.dimensions asks for 3"):
+        embedder(server, dimensions=3).embed(["a"])
 
 
 def test_a_call_is_cut_into_requests_and_put_together_in_order(server: Server) -> None:
@@ -254,13 +262,11 @@ def test_a_broken_connection_is_tried_again(server: Server, break_off: Behaviour
     assert len(server.requests) == 2
 
 
-def test_a_time_out_is_tried_again(server: Server) -> None:
+def test_a_time_out_is_tried_again_until_attempts_end(server: Server) -> None:
     server.script = [slow]
     assert torch.equal(embedder(server, timeout=0.25).embed(["a"]), vectors_of(["a"]))
     assert len(server.requests) >= 2
-
-
-def test_attempts_end(server: Server) -> None:
+    server.requests.clear()
     server.otherwise = slow
     with pytest.raises(InputError, match=r"embedder.model=m at http.*: no answer within embedder.timeout=0.05 seconds"):
         embedder(server, timeout=0.05, retries=1).embed(["a"])
@@ -279,7 +285,6 @@ class Clock(threading.Event):
         self.waits: list[float] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None
         self.waits.append(timeout)
         return False
 
@@ -363,13 +368,10 @@ def test_of_an_answer_with_a_vector_that_is_none_the_others_are_kept(server: Ser
 def test_after_ctrl_c_what_is_under_way_is_awaited_and_kept(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-
     def behaviour(handler: Handler, body: dict[str, Any]) -> None:
         if "text 0" in body["input"]:
             time.sleep(0.2)
-            signal.pthread_kill(main, signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         time.sleep(0.4)
         good(handler, body)
 
@@ -386,17 +388,14 @@ def test_after_ctrl_c_what_is_under_way_is_awaited_and_kept(
 
 
 def test_ctrl_c_again_does_not_wait(server: Server, tmp_path: Path) -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-
     def behaviour(handler: Handler, body: dict[str, Any]) -> None:
         if "c" in body["input"]:
             return good(handler, body)
         if "a" in body["input"]:
             time.sleep(0.3)
-            signal.pthread_kill(main, signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             time.sleep(0.3)
-            signal.pthread_kill(main, signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         time.sleep(40)
         return None
 
@@ -413,14 +412,11 @@ def test_ctrl_c_again_does_not_wait(server: Server, tmp_path: Path) -> None:
 def test_sigterm_leaves_the_requests_under_way_some_seconds(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-
     def behaviour(handler: Handler, body: dict[str, Any]) -> None:
         if "a" not in body["input"]:
             return time.sleep(40)
         time.sleep(0.2)
-        signal.pthread_kill(main, signal.SIGTERM)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
         time.sleep(0.2)
         return good(handler, body)
 
@@ -492,13 +488,6 @@ def test_a_damaged_description_of_the_cache_costs_one_query(server: Server, tmp_
     assert server.texts == ["dimension", "a", "dimension"]
 
 
-def test_another_model_behind_the_same_name_is_found(server: Server, tmp_path: Path) -> None:
-    CachedEmbedder(embedder(server), tmp_path).fill(["a"], "training")
-    server.otherwise = lambda handler, body: good(handler, {**body, "dimensions": 7})
-    with pytest.raises(InputError, match=r"dimension 7 instead of 6, .* needs another cache_dir than"):
-        CachedEmbedder(embedder(server), tmp_path).embed(["b"])
-
-
 def test_the_key_goes_nowhere_else(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No redirect is followed, no cookie kept, no other key taken from a .netrc."""
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
@@ -519,30 +508,18 @@ def test_the_key_goes_nowhere_else(server: Server, monkeypatch: pytest.MonkeyPat
     assert (server.keys, heard) == ([None] * 3, [None] * 3)
 
 
-def test_a_proxy_that_is_none_is_named_without_its_password(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALL_PROXY", "nonsense://me:secret@proxy:1")
-    with pytest.raises(InputError, match="check the environment's HTTP_PROXY") as raised:
-        embedder(server).embed(["a"])
-    assert "secret" not in str(raised.value)
-
-
-def test_another_dimension_than_asked_for_or_than_before_is_an_error(server: Server) -> None:
-    server.script = [good, changed(lambda found: found[0]["embedding"].append(0.0))]
-    first = embedder(server)
-    first.embed(["a"])
-    with pytest.raises(InputError, match="gave a vector of dimension 7, the first one had 6"):
-        first.embed(["b"])
-    server.otherwise = lambda handler, body: good(handler, {"input": body["input"]})
-    with pytest.raises(InputError, match=r"gave a vector of dimension 6, embedder\.dimensions asks for 3"):
-        embedder(server, dimensions=3).embed(["a"])
-
-
-def test_an_address_where_nothing_listens_is_named_at_once(server: Server) -> None:
+def test_an_address_where_nothing_listens_and_a_wrong_proxy_are_named(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
         with pytest.raises(InputError, match=f"at {url}: no connection: "):
             embedder(server, base_url=url, backoff=60.0).embed(["a"])
+    monkeypatch.setenv("ALL_PROXY", "nonsense://me:secret@proxy:1")
+    with pytest.raises(InputError, match="check the environment's HTTP_PROXY") as raised:
+        embedder(server).embed(["a"])
+    assert "secret" not in str(raised.value)
 
 
 def test_a_missing_key_is_found_before_anything_is_sent(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -678,12 +655,16 @@ def test_a_failure_ends_the_waits_of_the_others(server: Server) -> None:
     assert time.monotonic() - begun < 5
 
 
-def test_the_cache_sends_as_many_texts_as_keep_all_requests_busy(server: Server, tmp_path: Path) -> None:
+def test_the_cache_keeps_all_requests_busy_and_another_model_is_found(server: Server, tmp_path: Path) -> None:
     texts = [f"text {i:02d}" for i in range(12)]
     CachedEmbedder(embedder(server, dimensions=DIM, batch_size=3, concurrency=2), tmp_path).fill(texts, "training")
     assert server.sizes == [3, 3, 3, 3]
     CachedEmbedder(embedder(server, dimensions=4), tmp_path, batch_size=5).fill(texts, "training")
     assert sorted(server.sizes[4:]) == [2, 5, 5]
+    CachedEmbedder(embedder(server), tmp_path).fill(["a"], "training")
+    server.otherwise = lambda handler, body: good(handler, {**body, "dimensions": 7})
+    with pytest.raises(InputError, match=r"dimension 7 instead of 6, .* needs another cache_dir than"):
+        CachedEmbedder(embedder(server), tmp_path).embed(["b"])
 
 
 def test_a_large_job_is_announced_with_its_cost(
@@ -746,6 +727,7 @@ def test_a_run_goes_through_and_leaves_no_key_behind(server: Server, tmp_path: P
             *("debug=smoke", "trainer=cpu", "embedder.backoff=0.001", "hydra.verbose=true"),
             *("attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2"),
             *("attack.refine.lexicon.vocabulary=false", "attack.refine.lexicon.numbers=10"),
+            *("++datamodule.source.sentences=400", "++datamodule.source.valid=20", "++datamodule.source.test=60"),
             *(f"cache_dir={tmp_path / 'cache'}", *overrides),
         ]
         return warm.run(command, environment=environment)

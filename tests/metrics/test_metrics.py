@@ -79,9 +79,20 @@ def corpus(rows: int, seed: int = 0, shortest: int = 5) -> list[Scored]:
 # -- by hand ----------------------------------------------------------------------------------------------------------
 
 
-def test_all_keys_and_no_other() -> None:
+def test_keys_sets_and_empty_predictions() -> None:
     assert set(one("a b", "a c")) == KEYS
     assert one("a b", "a c")["examples"] == 1
+    assert score([Scored("a", "a", cosine=0.5), Scored("b", "b", cosine=-1.0)])["cosine"] == -0.25
+    assert one("a", "a")["cosine"] is None
+    got = score([Scored("the cat sat", "cat the", kind="set"), Scored("a dog", "dog a", kind="set")])
+    assert {key for key in KEYS if got[key] is None} == OF_ORDER | WHERE_GIVEN
+    assert got["token_precision"] == 100
+    assert got["token_recall"] == pytest.approx((100 * 2 / 3 + 100) / 2)
+    assert got["rouge1"] == pytest.approx((80 + 100) / 2)
+    for reference in ("one two three four five", "hi", "?!", "我"):
+        got = one(reference, "", spans=(Span(0, 1, "x"),), cosine=0.1)
+        assert {got[key] for key in SHARES - {"entity_recovery_unseen"}} == {0}
+        assert got["edit_distance_mean"] == len(reference)
 
 
 BY_HAND: dict[str, tuple[list[tuple[str, str]], dict[str, float | None]]] = {
@@ -176,11 +187,6 @@ def test_exact_match(reference: str, prediction: str, exact: bool, bare: bool) -
     assert (got["exact_match"], got["exact_match_no_punctuation"]) == (100 * exact, 100 * bare)
     assert (edit_distance(reference, prediction) == 0) is exact
     assert edit_distance("kitten", "sitting") == 3
-
-
-def test_cosine() -> None:
-    assert score([Scored("a", "a", cosine=0.5), Scored("b", "b", cosine=-1.0)])["cosine"] == -0.25
-    assert one("a", "a")["cosine"] is None
 
 
 # -- words ------------------------------------------------------------------------------------------------------------
@@ -284,12 +290,9 @@ def test_entities_are_whole_words(value: str, prediction: str, found: bool) -> N
     assert recovered_entities([value], prediction) == found
 
 
-def test_occurrences_of_an_entity_do_not_overlap() -> None:
+def test_unseen_entities_and_occurrences_that_do_not_overlap() -> None:
     assert recovered_entities(["Walla Walla"] * 2, "walla walla walla") == 1
     assert recovered_entities(["Walla Walla"] * 2, "walla walla walla walla") == 2
-
-
-def test_unseen_entities() -> None:
     reference = "Ada met Paris in Paris"
     spans = spans_of(reference, ("Ada", "name"), ("Paris", "name"), ("Paris", "city"))
     training = frozenset(entity_keys("ADA in PARIS", [Span(0, 3, "name"), Span(7, 12, "city")]))
@@ -306,21 +309,6 @@ def test_unseen_entities() -> None:
 
 
 # -- edges ------------------------------------------------------------------------------------------------------------
-
-
-def test_sets_have_no_metrics_of_order() -> None:
-    got = score([Scored("the cat sat", "cat the", kind="set"), Scored("a dog", "dog a", kind="set")])
-    assert {key for key in KEYS if got[key] is None} == OF_ORDER | WHERE_GIVEN
-    assert got["token_precision"] == 100
-    assert got["token_recall"] == pytest.approx((100 * 2 / 3 + 100) / 2)
-    assert got["rouge1"] == pytest.approx((80 + 100) / 2)
-
-
-def test_an_empty_prediction_scores_zero() -> None:
-    for reference in ("one two three four five", "hi", "?!", "我"):
-        got = one(reference, "", spans=(Span(0, 1, "x"),), cosine=0.1)
-        assert {got[key] for key in SHARES - {"entity_recovery_unseen"}} == {0}
-        assert got["edit_distance_mean"] == len(reference)
 
 
 @pytest.mark.parametrize(

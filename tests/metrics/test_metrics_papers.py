@@ -136,9 +136,6 @@ def test_micro_agrees_with_scikit_learn(seed: int) -> None:
     )
 
 
-# -- BLEU-1 and ROUGE-1 with clipped counts ---------------------------------------------------------------------------
-
-
 def clipped_bleu1(reference: str, prediction: str) -> float:
     return ClippedBleu1().of_example(Scored(reference, prediction))
 
@@ -175,14 +172,7 @@ def test_clipped_scores_agree_with_sacrebleu_nltk_and_rouge_score(seed: int) -> 
         assert clipped_rouge1(reference, prediction) == pytest.approx(100 * recall)
 
 
-# -- stop words and what is left --------------------------------------------------------------------------------------
-
-
-def test_content_words_of_signs() -> None:
-    assert content_words(words("?!")) == frozenset()
-
-
-def test_the_list_is_cut_as_texts_are() -> None:
+def test_the_list_of_stop_words_is_cut_as_texts_are() -> None:
     assert content_words(words("?!")) == frozenset()
     assert {word for word in STOP_WORDS if words(word) != [word]} == set()
     assert stop_words([words("I don't think so, Ada.")]) == (3, 5)
@@ -226,9 +216,6 @@ def test_words_of_entities_as_geia_counts_them() -> None:
     assert recovered_entity_words(wanted, tagged) == (2, 7)
     # Of a set: its tokens 5 and 9 among the distinct 5, 6, 7, 9 of the words.
     assert recovered_entity_pieces([[5, 6], [7], [5, 9]], (1, 5, 9)) == (2, 4)
-
-
-# -- entities by type, and names --------------------------------------------------------------------------------------
 
 
 def test_recovery_by_label_and_names_labelled_twice() -> None:

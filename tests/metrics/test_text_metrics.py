@@ -84,7 +84,6 @@ def test_what_a_metric_says_and_its_key() -> None:
     assert directions["perplexity"] is None
     assert measure("bleu") == next(m.description for m in text_metrics() if m.description.key == "bleu")
     city = metric_of("entity_recovery/city")
-    assert city is not None
     assert city.description.title == "Entities: city"
     assert metric_of("queries") is None
     keys = [metric.description.key for metric in text_metrics()]
@@ -92,14 +91,11 @@ def test_what_a_metric_says_and_its_key() -> None:
     assert [key for key in score(ROWS) if key != "examples"] == keys
 
 
-def test_a_metric_of_somebody_elses_is_a_class_of_a_few_lines() -> None:
+def test_a_users_metric_is_given_of_each_language_and_of_translations() -> None:
     initial = Initial()
     initial.update(ROWS)
     assert float(initial.compute()) == 80
     assert initial.parts_so_far().tolist() == [[100, 1], [100, 1], [0, 1], [100, 1], [100, 1]]
-
-
-def test_a_users_metric_is_given_of_each_language_and_of_translations() -> None:
     languages = [*zip(ROWS, ["de", "de", "en", "en", "en"], strict=True)]
     rows = [replace(row, language=language, translation="Ada") for row, language in languages]
     found = score(rows, own=[Initial()])
@@ -109,7 +105,6 @@ def test_a_users_metric_is_given_of_each_language_and_of_translations() -> None:
     with knowing([Initial.description]):
         assert measure("translated/initial").title == "Initial, translated"
         table = language_table(found)
-        assert table is not None
         assert "Initial" in table.columns
     assert measure("initial").explanation == ""
 

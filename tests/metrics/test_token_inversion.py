@@ -46,7 +46,7 @@ def test_shares_by_hand() -> None:
     assert FalseDiscovery().of([SHORT, LONG]) is None
 
 
-def test_wilson_interval_of_a_share() -> None:
+def test_intervals_of_shares() -> None:
     # z^2 = 3.8415: the middle of 1 of 2 is 1/2, the reach z sqrt(1/8 + z^2/16) / (1 + z^2/2).
     squared = 3.841458820694124
     reach = math.sqrt(squared) * math.sqrt(1 / 8 + squared / 16) / (1 + squared / 2)
@@ -54,9 +54,6 @@ def test_wilson_interval_of_a_share() -> None:
     assert interval == pytest.approx((50 - 100 * reach, 50 + 100 * reach))
     assert Share(0, 0).interval is None
     assert Share(4, 4).interval == pytest.approx((51.01, 100.0), abs=0.01)
-
-
-def test_values_of_tokens_are_resampled_like_those_of_texts() -> None:
     measured = Measured.of(TokenExact(), ROWS)
     assert measured.value == 25
     # Wilson's interval of a share of inputs; percentiles of the resampled values of others.
@@ -65,12 +62,20 @@ def test_values_of_tokens_are_resampled_like_those_of_texts() -> None:
     assert TokenPartial().combine(np.array([4.0, 0, 0, 0]) @ sums) == 100
 
 
-def test_by_position_holds_each_length_apart() -> None:
+def test_by_position_and_cost() -> None:
     assert by_position(ROWS) == {
         1: [Share(1, 1)],
         2: [Share(1, 1), Share(0, 1)],
         3: [Share(2, 2), Share(1, 2), Share(2, 2)],
     }
+    rows = [WHOLE, MIDDLE_WRONG, Inverted(true=(1,), found=(1,), cost=7), Inverted(true=(2,), found=(2,))]
+    # A row that did not count is there from the start; a wrong claim never is.
+    assert exact_by_cost(rows, [0, 7, 39, 40, 1000]) == [25.0, 50.0, 50.0, 75.0, 75.0]
+    assert exact_by_cost([], [1]) == [None]
+    with pytest.raises(ValueError, match="no rows"):
+        token_inversion([])
+    with pytest.raises(ValueError, match="row 1: 1 labels for 2 tokens"):
+        token_inversion([WHOLE, Inverted(true=(1, 2), found=(), labels=("name",))])
 
 
 def test_tokens_with_and_without_a_label() -> None:
@@ -91,13 +96,6 @@ def test_tokens_with_and_without_a_label() -> None:
     assert "token_unlabelled" not in token_inversion(ROWS)
 
 
-def test_exact_by_cost_rises_when_the_cost_is_reached() -> None:
-    rows = [WHOLE, MIDDLE_WRONG, Inverted(true=(1,), found=(1,), cost=7), Inverted(true=(2,), found=(2,))]
-    # A row that did not count is there from the start; a wrong claim never is.
-    assert exact_by_cost(rows, [0, 7, 39, 40, 1000]) == [25.0, 50.0, 50.0, 75.0, 75.0]
-    assert exact_by_cost([], [1]) == [None]
-
-
 def test_the_metrics_of_a_test_set() -> None:
     found = token_inversion(ROWS)
     assert found["token_exact"] == 25.0
@@ -114,13 +112,6 @@ def test_the_metrics_of_a_test_set() -> None:
     assert found["token_partial_mean"] == TokenPartialMean().of(ROWS)
     # 3/3, 2/3, 1/2 and 1/1 of the inputs' tokens
     assert TokenPartialMean().of(ROWS) == pytest.approx(100 * (1 + 2 / 3 + 1 / 2 + 1) / 4)
-
-
-def test_nothing_to_score_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no rows"):
-        token_inversion([])
-    with pytest.raises(ValueError, match="row 1: 1 labels for 2 tokens"):
-        token_inversion([WHOLE, Inverted(true=(1, 2), found=(), labels=("name",))])
 
 
 def test_the_report_draws_inputs_by_length_place_and_cost() -> None:

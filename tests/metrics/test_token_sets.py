@@ -36,9 +36,6 @@ def test_the_tokens_of_random_sentences_are_those_of_nltk() -> None:
     for _ in range(300):
         text = " ".join(chance.choices(words, k=chance.randint(1, 10)))
         assert list(treebank_tokens(text)) == NLTKWordTokenizer().tokenize(text), text
-
-
-def test_a_full_stop_inside_a_text_ends_a_sentence_but_not_an_abbreviation() -> None:
     assert treebank_tokens("She ran. (He did.) So") == ("She", "ran", ".", "(", "He", "did", ".", ")", "So")
     assert treebank_tokens("Dr. J. Hill, e.g. here") == ("Dr.", "J.", "Hill", ",", "e.g.", "here")
     assert treebank_tokens(" \n") == ()
@@ -105,7 +102,6 @@ def test_metrics_by_length_by_hand() -> None:
     assert measure("length/token_f1/16").title == "Word F1, up to 16 tokens"
     assert length_table(found) is None
     table = length_table(score([*rows[:3] * 20, rows[3]]))
-    assert table is not None
     assert table.columns[:3] == ("Tokens of the text", "Texts", "Word F1")
     assert [(line.title, line.cells[0].text) for line in table.lines] == [
         ("1 to 8", "40"),

@@ -72,15 +72,12 @@ class OneText(Letters):
         return found
 
 
-def test_texts_beyond_the_limit_of_the_embedder_have_no_weight(tmp_path: Path) -> None:
+def test_texts_beyond_the_limit_have_no_weight_and_no_embedder_is_refused(tmp_path: Path) -> None:
     target, embedder = Letters().embed(["abcd"]), OneText()
     given = [Prediction(("yz", "wx wy", "ab", "wx wy"))]
     (found,) = Consensus().refine(Targets(target, torch.arange(1)), given, CachedEmbedder(embedder, tmp_path / "cache"))
     assert found.partial
     assert sorted(found.candidates) == ["ab", "wx wy", "yz"]
     assert [found.candidates[0]] == embedder.asked  # the others have nothing in common with the one that has a vector
-
-
-def test_it_is_refused_without_an_embedder() -> None:
     with pytest.raises(InputError, match="needs the embedder"):
         Consensus().check(28, None)

@@ -107,7 +107,7 @@ def test_samples_may_be_copied_too() -> None:
     assert max(token for candidates in found for ids in candidates for token in ids) >= SIZE
 
 
-def test_words_of_the_labels_are_in_the_shortlist_and_frequent_ones_never() -> None:
+def test_the_shortlist_and_what_a_word_explains() -> None:
     decoder = copying(count=2)
     worst = [int(row) for row in decoder.shortlist_rows(TARGETS).new_tensor([[0], [1], [2], [3]]).flatten()]
     labels = torch.tensor([[3, SIZE + 3 * row + 1, END, -100] for row in worst])
@@ -115,9 +115,6 @@ def test_words_of_the_labels_are_in_the_shortlist_and_frequent_ones_never() -> N
     assert rows.shape == (4, 2)
     assert all(row in found for row, found in zip(worst, rows.tolist(), strict=True))
     assert int(copying(count=99).shortlist_rows(TARGETS).max()) == 4  # of seven words, two are spelled
-
-
-def test_a_word_explains_itself_away() -> None:
     decoder = copying()
     shortlist = decoder.shortlist(TARGETS)
     first = SIZE + 3 * shortlist.rows[:, :1]

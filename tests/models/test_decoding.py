@@ -73,10 +73,16 @@ def test_beam_search_finds_what_generate_finds(make: object, beams: int, penalty
         assert ours == pytest.approx(theirs, abs=1e-4)
 
 
-def test_texts_end_at_different_lengths() -> None:
+def test_texts_end_at_different_lengths_and_other_models_step_by_rows() -> None:
     """Otherwise the test above would not see targets leave the batch."""
     found = BeamSearch(beams=3, max_new_tokens=12)(causal(), prefixes(17, 1), eos=EOS, index=torch.arange(17))
     assert len({len(texts[0]) for texts in found}) > 3
+    decoder = causal()
+    assert isinstance(decoder.start(prefixes(2, 1))[1], GPT2Beams)
+    decoder.model.train()  # dropout is the model's own
+    assert isinstance(decoder.start(prefixes(2, 1))[1], BeamRows)
+    model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, reorder_and_upcast_attn=True)).eval()
+    assert not runs(model)
 
 
 @pytest.mark.parametrize("make", [causal, encoder_decoder])
@@ -122,15 +128,6 @@ def test_steps_of_gpt2_are_those_of_the_model(activation: str, attention: str) -
         assert torch.allclose(ours, expected, atol=1e-5, rtol=1e-5)
         most = max(most, states[0].memory[0].shape[1])
     assert most < 3 + 30 * beams  # some were given back
-
-
-def test_other_models_step_by_rows() -> None:
-    decoder = causal()
-    assert isinstance(decoder.start(prefixes(2, 1))[1], GPT2Beams)
-    decoder.model.train()  # dropout is the model's own
-    assert isinstance(decoder.start(prefixes(2, 1))[1], BeamRows)
-    model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, reorder_and_upcast_attn=True)).eval()
-    assert not runs(model)
 
 
 @pytest.mark.parametrize("vocabulary", [7, BLOCK, BLOCK * 40, BLOCK * 40 + 11])
@@ -232,8 +229,6 @@ def test_value_and_gradient_are_torchs(
     torch.testing.assert_close(loss, expected)
     (scale * loss).backward()
     (scale * expected).backward()
-    assert ours.grad is not None
-    assert theirs.grad is not None
     assert (ours.grad - theirs.grad).abs().max() <= tolerance * theirs.grad.abs().max()
     assert not ours.grad[1, 3:].any()
 
@@ -245,8 +240,6 @@ def test_a_loss_in_float16_and_without_gradient() -> None:
     ours, theirs = values.clone().requires_grad_(), values.float().requires_grad_()
     (65536 * cross_entropy(ours, labels, 0.0)).backward()
     (65536 * torch.nn.functional.cross_entropy(theirs, labels)).backward()
-    assert ours.grad is not None
-    assert theirs.grad is not None
     assert ours.grad.dtype is torch.float16
     torch.testing.assert_close(ours.grad.float(), theirs.grad, rtol=2e-3, atol=1e-3)
     logits, labels = torch.randn(3, 5), torch.tensor([0, IGNORED, 4])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.lexicon.language import Language
 from unembed.attacks.refine.lexicon.search import LexiconSearch
 from unembed.attacks.refine.lexicon.words import known_words, read_words
-from unembed.attacks.refine.refining import Refiners
 from unembed.core import limits
 from unembed.core.errors import InputError
 from unembed.embedders.base import QueryLimitError, fingerprint_of
@@ -136,9 +134,6 @@ def test_mistakes_are_found_before_anything_is_read(tmp_path: Path, monkeypatch:
     for check in (lambda session: session.check(), lambda session: session.attack):
         with pytest.raises(InputError, match=r"^attack\.refine\.lexicon\.path=.*none\.txt: no such file"):
             check(Session(launch.compose("train", chosen), tmp_path / "run"))
-    monkeypatch.setitem(sys.modules, "faker", None)
-    with pytest.raises(InputError, match=r"^attack\.refine\.lexicon\.names=true: needs the package faker"):
-        Refiners({"lexicon": LexiconSearch(names=True)}).check_sources()
     assert not (tmp_path / "run").exists()
 
 
@@ -225,15 +220,14 @@ def test_an_embedder_that_does_not_add_up_words_is_named_once(tmp_path: Path) ->
     assert [str(one.message)[:75] for one in met] == [
         "attack/refine=[lexicon]: this embedder does not add up its words, so the se"
     ]
-
-
-def test_minilm_adds_up_words(tmp_path: Path) -> None:
     embedder = MiniLM()
     made, oracle = search(tmp_path, embedder)
     targets = Targets(embedder.embed([f"Dan went to {city} on Sunday." for city in ("Lima", "Riga")]), torch.arange(2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made.refine(targets, [Prediction((TEXTS[0],))] * 2, oracle)
+    made, oracle = search(tmp_path, Hashes())
+    assert made.refine(Targets(torch.zeros(0, 16), torch.arange(0)), [], oracle) == []
 
 
 @pytest.mark.parametrize("beam", [1, 2, 40])
@@ -268,11 +262,6 @@ def test_targets_without_a_direction_keep_the_guess(tmp_path: Path, value: float
     made, oracle = search(tmp_path, MiniLM())
     (found,) = made.refine(Targets(torch.full((1, 384), value), torch.arange(1)), [Prediction((TEXTS[0],))], oracle)
     assert found == Prediction((TEXTS[0],))
-
-
-def test_no_targets(tmp_path: Path) -> None:
-    made, oracle = search(tmp_path, Hashes())
-    assert made.refine(Targets(torch.zeros(0, 16), torch.arange(0)), [], oracle) == []
 
 
 @pytest.mark.parametrize("settings", [{"beam": 50, "max_queries": 5}, {"moves": 50, "max_queries": 1}])

@@ -101,20 +101,6 @@ def test_steps_equal_those_of_the_two_optimizers_alone(make: Any) -> None:
     assert not any(torch.equal(a, b) for a, b in zip(before, weights(ours), strict=True))
 
 
-def test_a_closure_is_evaluated_once_with_gradients() -> None:
-    module = gpt2()
-    set_gradients(module, 0)
-    calls = []
-
-    def closure() -> float:
-        calls.append(torch.is_grad_enabled())
-        return 3.5
-
-    with torch.no_grad():
-        assert MuonAdamW().build(module).step(closure) == 3.5
-    assert calls == [True]
-
-
 @pytest.mark.parametrize("settings", [MuonAdamW(), AdamW()])
 def test_a_restored_optimizer_resumes_identically(settings: MuonAdamW | AdamW, tmp_path: Any) -> None:
     first = gpt2()
@@ -185,7 +171,7 @@ def test_a_scheduler_changes_the_rate_that_is_used(restore: bool) -> None:
     assert moved == [True, True, False, False]  # at a rate of 0 nothing moves, neither by Muon nor by AdamW
 
 
-def test_adamw_decays_matrices_only() -> None:
+def test_decay_schedule_and_closure() -> None:
     module = nn.Linear(3, 2)
     torch.nn.init.ones_(module.weight)
     torch.nn.init.ones_(module.bias)
@@ -195,6 +181,19 @@ def test_adamw_decays_matrices_only() -> None:
     optimizer.step()
     assert module.weight.flatten().tolist() == pytest.approx([0.95] * 6)
     assert module.bias.tolist() == [1.0, 1.0]
+    factors = [schedule(step / 10, step, 3, "constant") for step in range(11)]
+    assert factors == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 8)
+    module = gpt2()
+    set_gradients(module, 0)
+    calls = []
+
+    def closure() -> float:
+        calls.append(torch.is_grad_enabled())
+        return 3.5
+
+    with torch.no_grad():
+        assert MuonAdamW().build(module).step(closure) == 3.5
+    assert calls == [True]
 
 
 @pytest.mark.parametrize(
@@ -213,11 +212,6 @@ def test_adamw_decays_matrices_only() -> None:
 )
 def test_schedule(progress: float, step: int, warmup: int, expected: float) -> None:
     assert schedule(progress, step, warmup) == pytest.approx(expected)
-
-
-def test_a_constant_schedule_keeps_the_rate_after_the_warm_up() -> None:
-    factors = [schedule(step / 10, step, 3, "constant") for step in range(11)]
-    assert factors == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 8)
 
 
 class Linear(LightningModule):

@@ -128,16 +128,13 @@ def test_a_text_is_asked_for_once_and_the_first_sample_stays_first(tmp_path: Pat
     assert [many[:2] for many in found[1]] == found[0]
 
 
-def test_as_many_beams_as_are_reranked() -> None:
+def test_as_many_beams_as_are_reranked_and_what_is_refused(tmp_path: Path) -> None:
     assert BeamSearch(beams=5, rerank=16).beams == 16
     assert BeamSearch(beams=20, rerank=16).beams == 20
     with pytest.raises(ValueError, match="candidates=6: at most as many as rerank=4"):
         BeamSearch(beams=8, candidates=6, rerank=4)
     with pytest.raises(ValueError, match="candidates=6: at most as many as rerank=4"):
         NucleusSampling(candidates=6, rerank=4)
-
-
-def test_no_embedder_and_another_dimension_are_refused(tmp_path: Path) -> None:
     made = attack(tmp_path, BeamSearch(beams=2, max_new_tokens=6, rerank=16))
     with pytest.raises(InputError, match=r"attack\.decoding\.rerank=16: needs the embedder"):
         made.invert(Targets(Letters().embed(TEXTS[:1]), torch.arange(1)), None)

@@ -189,12 +189,10 @@ def test_a_token_classifier_joins_words_and_reads_all_of_a_long_text(classifier:
     assert TokenClassifier(str(classifier), batch_size=1).tag(["Paris", long]) == [(Span(0, 5, "CITY"),), wanted]
 
 
-def test_a_token_classifier_that_is_not_there() -> None:
+def test_a_text_is_tagged_once_and_a_missing_classifier_is_named() -> None:
     with pytest.raises(InputError, match=r"scoring\.tagger\.model=no/such: no token classifier here or on the hub"):
         ScoringModels(tagger=TokenClassifier("no/such")).check()
 
-
-def test_a_text_is_tagged_once() -> None:
     class Counting:
         asked: list[str] = []  # noqa: RUF012
 
