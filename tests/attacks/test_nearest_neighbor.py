@@ -36,12 +36,9 @@ def test_agrees_with_brute_force(block: int) -> None:
     assert nearest(targets, vectors.split(block)) == expected
 
 
-def test_length_of_a_vector_does_not_matter() -> None:
+def test_vectors_of_any_length_and_direction() -> None:
     vectors = torch.tensor([[100.0, 100.0], [0.1, 0.0]])
     assert nearest(torch.tensor([[3.0, 0.5], [0.001, 0.001]]), [vectors]) == [1, 0]
-
-
-def test_opposite_vectors_only() -> None:
     assert nearest(torch.tensor([[1.0, 0.0]]), [torch.tensor([[-1.0, 0.0]]), torch.tensor([[-1.0, 0.5]])]) == [1]
 
 

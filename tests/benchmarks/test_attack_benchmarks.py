@@ -58,10 +58,14 @@ def test_decoding_against_generate(benchmarks: Benchmarks, tmp_path: Path) -> No
     assert "8 texts, 4 at a time, 5 beams" in benchmarks.printed
 
 
-def test_classifiers_against_geia(benchmarks: Benchmarks) -> None:
+def test_classifiers_against_geia_and_the_rate_of_a_short_training(benchmarks: Benchmarks, tmp_path: Path) -> None:
     found = benchmarks.result("classifiers", *DEVICE, "--sentences=20", "--rounds=1", "--vocabulary=300")
     assert set(found["sentences_per_second"]) == {"geia", "multiset", "bag_of_words"}
     assert found["ratio"] == pytest.approx(min(found["ratio_bag_of_words"] / 20, found["ratio_multiset"] / 3), abs=0.01)
+    small = ["--sentences=64", "--steps=2", "--precision=32-true"]
+    found = benchmarks.result("slow_processor", f"--child={tmp_path}", *small, *TINY)
+    assert found["steps_per_second"] > 0
+    assert (found["steps"], found["precision"]) == (2, "32-true")
 
 
 def test_the_share_of_newton_schulz(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,16 +79,6 @@ def test_the_share_of_newton_schulz(benchmarks: Benchmarks, monkeypatch: pytest.
         assert 0 < found[name]["ms_newton_schulz"] < found[name]["ms_muon"] < found[name]["ms_step"]
         assert 0 < found[name]["share"] < 1
         assert found[name]["precision"] == "32-true"
-
-
-# -- training without bfloat16 -----------------------------------------------------------------------------------------
-
-
-def test_a_short_training_gives_its_rate(benchmarks: Benchmarks, tmp_path: Path) -> None:
-    small = ["--sentences=64", "--steps=2", "--precision=32-true"]
-    found = benchmarks.result("slow_processor", f"--child={tmp_path}", *small, *TINY)
-    assert found["steps_per_second"] > 0
-    assert (found["steps"], found["precision"]) == (2, "32-true")
 
 
 def test_a_slow_mode_that_is_too_slow_fails(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,9 +101,6 @@ def test_a_slow_mode_that_is_too_slow_fails(benchmarks: Benchmarks, monkeypatch:
     with pytest.raises(SystemExit, match=r"only 1\.00 steps/s, 0\.12 of the 8\.00 of native float32"):
         benchmarks.run("slow_processor", "--least=0.25", "seed=1")
     assert json.loads(benchmarks.capsys.readouterr().out.splitlines()[-1])["ratio"] == 0.125
-
-
-# -- the search of Vec2Text --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

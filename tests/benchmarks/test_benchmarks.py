@@ -44,9 +44,6 @@ def test_what_runs_beside_the_package_finds_what_it_imports(name: str) -> None:
     assert callable(runpy.run_path(str(FOLDER / name), run_name="imported")["main"])
 
 
-# -- what they share ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("more", [[], ["datamodule.batch_size=8"]])
 def test_the_number_of_texts_can_be_chosen(benchmarks: Benchmarks, more: list[str]) -> None:
     overrides = benchmarks.load("measuring").texts_of(argparse.Namespace(path=None), 3000, 100)
@@ -59,13 +56,12 @@ def test_the_number_of_texts_can_be_chosen(benchmarks: Benchmarks, more: list[st
 # -- cache and search --------------------------------------------------------------------------------------------------
 
 
-def test_the_cache_against_plain_encoding(benchmarks: Benchmarks) -> None:
+def test_the_cache_against_plain_encoding_and_at_scale(
+    benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     found = benchmarks.result("cache", "--texts=8", "--rounds=1", "--stored=300", "--read-seconds=0.01")
     assert found["ratio"] > 0
     assert found["warm_64_per_second"] > 0
-
-
-def test_the_cache_at_scale(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(benchmarks.load("cache"), "START", "fork")  # memory is not looked at here
     folder = tmp_path / "scale"
     few = ("--texts=2000", "--dimension=8", "--read-seconds=0.01", "--own-time")
@@ -125,9 +121,6 @@ def test_members_of_a_store(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPa
     assert found["threes"] == [5, 0, 5]
 
 
-# -- broken files, killed runs -----------------------------------------------------------------------------------------
-
-
 def test_broken_files(benchmarks: Benchmarks) -> None:
     readers = ("vectors.jsonl", "vectors.npy")
     found = benchmarks.result("fuzz_stores", "--inputs=5", "--readers", *readers)
@@ -135,18 +128,24 @@ def test_broken_files(benchmarks: Benchmarks) -> None:
     assert (found["readers"], found["faults"]) == (2, 0)
 
 
+FAULTS = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+import faults
+faults.GEIA += ["++datamodule.source.sentences=300", "++datamodule.source.valid=20", "++datamodule.source.test=60"]
+faults.main()
+"""
+
+
 @pytest.mark.slow
 def test_a_killed_run(warm: Warm, tmp_path: Path) -> None:
     """In a process of its own, since it forks."""
-    command = [str(FOLDER / "faults.py"), f"--folder={tmp_path / 'faults'}", "--runs=1", "--steps=10"]
+    command = ["-c", FAULTS, str(FOLDER), f"--folder={tmp_path / 'faults'}", "--runs=1", "--steps=10"]
     done = warm.run([*command, "--only=embed, train, test (1)"])
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["runs"], found["right"]) == (1, 1)
     assert found["kills"] >= 1
-
-
-# -- files for other commands ------------------------------------------------------------------------------------------
 
 
 def test_the_picture_of_what_a_run_recovered(benchmarks: Benchmarks, tmp_path: Path) -> None:

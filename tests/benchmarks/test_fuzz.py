@@ -41,8 +41,8 @@ def test_these_are_readers(fuzzing: ModuleType) -> None:
 @pytest.mark.parametrize("name", VECTORS)
 def test_a_good_file_is_read_and_broken_ones_are_refused(fuzzing: ModuleType, tmp_path: Path, name: str) -> None:
     faults = fuzzing.Faults(tmp_path)
-    outcomes = fuzzing.fuzz(name, 25, faults)  # raises where the good one is not read
-    assert len(outcomes) >= 20
+    outcomes = fuzzing.fuzz(name, 8, faults)  # raises where the good one is not read
+    assert len(outcomes) >= 6
     assert any(outcome.kind == "refused" for outcome in outcomes)
     # What takes long depends on the machine too; benchmarks/fuzz_stores.py says so.
     assert not [key for key in faults.found if not key[0].startswith(("more than 2 s", "waits longer"))]
@@ -53,7 +53,7 @@ def test_a_good_file_is_read_and_broken_ones_are_refused(fuzzing: ModuleType, tm
 def test_a_good_one_is_read_and_broken_ones_are_tried(fuzzing: ModuleType, tmp_path: Path, name: str) -> None:
     pytest.importorskip({"FAISS Flat": "faiss", "Qdrant folder": "qdrant_client"}[name])
     faults = fuzzing.Faults(tmp_path)
-    assert len(fuzzing.fuzz(name, 5, faults)) >= 3
+    assert len(fuzzing.fuzz(name, 3, faults)) >= 2
     assert not [key for key in faults.found if not key[0].startswith(("more than 2 s", "waits longer"))]
 
 
@@ -138,14 +138,11 @@ def test_a_fault_is_saved(
     assert next(tmp_path.glob("a-reader--*.input")).read_bytes() == b"raise"
 
 
-def test_a_long_message_keeps_its_end() -> None:
+def test_long_messages_and_bytes_over_which_torch_trips(tmp_path: Path) -> None:
     said = str(InputError(f"config.yaml: {'a' * 10_000}; did you mean b?"))
     assert len(said) < 4000
     assert said.startswith("config.yaml: aaa")
     assert said.endswith("aaa; did you mean b?")
-
-
-def test_bytes_over_which_torch_trips(tmp_path: Path) -> None:
     (tmp_path / "a.ckpt").write_bytes(b"a")  # an IndexError, once
     with pytest.raises(InputError, match="not a checkpoint, or a damaged one"):
         load_checkpoint(tmp_path / "a.ckpt")

@@ -20,10 +20,15 @@ def tables(benchmarks: Benchmarks) -> Any:
     return benchmarks.load("lm_inversion_tables")
 
 
-def test_every_input_comes_once(benchmarks: Benchmarks) -> None:
+def test_every_input_comes_once_and_the_comparison_with_a_loop_runs(benchmarks: Benchmarks) -> None:
     blocks = list(benchmarks.load("lm_inversion").every_input(5, 3, together=7))
     assert [tuple(row) for row in torch.cat(blocks).tolist()] == list(itertools.product(range(5), repeat=3))
     assert max(map(len, blocks)) == 7
+    small = {"targets": 2, "iterations": 2, "rounds": 1, "vocabulary": 40, "width": 8, "layers": 1}
+    small["threads"] = torch.get_num_threads()
+    found = benchmarks.result("soda", *(f"--{name}={value}" for name, value in small.items()))
+    assert found["targets"] == 2
+    assert found["ratio"] > 0
 
 
 def cell(part: str, name: dict[str, Any], *rows: tuple[list[int], list[int], bool, int]) -> dict[str, Any]:
@@ -74,9 +79,6 @@ def test_the_oracle_tells_an_ambiguous_output_from_a_wrong_claim(tables: Any) ->
     assert "| 2 | 0.0 (0-79) | 1 | 100.0 | 0 | 1 |" in text
 
 
-# -- each script to its end --------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def stories(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("stories") / "stories.jsonl"
@@ -101,14 +103,6 @@ def model(benchmarks: Benchmarks, stories: Path) -> Path:
         assert (found["steps"], found["vocabulary"]) == (3, 280)
         assert 0 < found["validation_loss"] < 2 * math.log(280)
     return folder
-
-
-def test_the_comparison_with_a_loop_over_targets_runs(benchmarks: Benchmarks) -> None:
-    small = {"targets": 2, "iterations": 2, "rounds": 1, "vocabulary": 40, "width": 8, "layers": 1}
-    small["threads"] = torch.get_num_threads()
-    found = benchmarks.result("soda", *(f"--{name}={value}" for name, value in small.items()))
-    assert found["targets"] == 2
-    assert found["ratio"] > 0
 
 
 @pytest.mark.slow

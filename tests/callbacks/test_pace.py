@@ -83,17 +83,16 @@ def test_no_other_process_is_asked_for_a_line(clock: Clock, caplog: pytest.LogCa
     assert len(caplog.messages) == 1
 
 
-def test_lines_come_early_and_then_ever_less_often(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_first_process_speaks_early_and_then_ever_less_often(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    trained(Pace(60, first_seconds=60), clock, trainer(is_global_zero=False), steps=50, seconds=3)
+    assert caplog.messages == []
     caplog.set_level(logging.INFO)
     trained(Pace(every_seconds=60, first_seconds=5), clock, trainer(max_steps=400), steps=400, seconds=1)
     steps = [int(message.partition("step ")[2].partition(" ")[0]) for message in caplog.messages]
     assert steps == [5, 15, 35, 75, 135, 195, 255, 315, 375]
-
-
-def test_only_the_first_process_speaks(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    trained(Pace(60, first_seconds=60), clock, trainer(is_global_zero=False), steps=50, seconds=3)
-    assert caplog.messages == []
 
 
 def test_batches_of_an_earlier_session_do_not_hasten_the_end(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

@@ -42,17 +42,17 @@ def test_what_is_read_is_what_was_stored() -> None:
     assert to_arrow(stored) is stored
     with pytest.raises(IndexError):
         stored[COUNT]
+    labels = TokenIds(["a bb", "", "ccc"], lambda texts: [[len(word) for word in text.split()] for text in texts])
+    assert labels.lengths.tolist() == [2, 0, 1]
+    assert labels.padded(np.array([2, 0, 1])).tolist() == [[3, IGNORED], [1, 2], [IGNORED, IGNORED]]
 
 
-def test_a_selection_is_numbered_anew_and_may_be_selected_from() -> None:
+def test_selections_and_several_lists() -> None:
     even = to_arrow(EXAMPLES).select(np.arange(0, COUNT, 2))
     assert [one.index for one in even] == list(range(COUNT // 2))
     assert [one.text for one in even] == [one.text for one in EXAMPLES[::2]]
     assert even.select(np.array([1, ROWS]))[1].text == EXAMPLES[2 * ROWS].text
     assert len(even.select(np.array([], np.int64))) == 0
-
-
-def test_texts_of_several_lists_are_one_list() -> None:
     first, second = to_arrow(EXAMPLES[:ROWS]), to_arrow(EXAMPLES[ROWS:])
     texts = first.queries + second.queries
     expected = [one.query for one in EXAMPLES]
@@ -61,12 +61,6 @@ def test_texts_of_several_lists_are_one_list() -> None:
     assert [texts[index] for index in (3, ROWS, -1)] == [expected[index] for index in (3, ROWS, -1)]
     assert list(first.texts) == [one.text for one in EXAMPLES[:ROWS]]
     assert not to_arrow(()).texts
-
-
-def test_labels_are_padded_rows_of_one_file() -> None:
-    labels = TokenIds(["a bb", "", "ccc"], lambda texts: [[len(word) for word in text.split()] for text in texts])
-    assert labels.lengths.tolist() == [2, 0, 1]
-    assert labels.padded(np.array([2, 0, 1])).tolist() == [[3, IGNORED], [1, 2], [IGNORED, IGNORED]]
 
 
 def test_nothing_is_left_in_the_temporary_directory_or_the_cache_of_datasets(

@@ -107,14 +107,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Server, str]]:
         objects.stop(0).wait()
 
 
-def test_rows_and_texts(server: tuple[Server, str]) -> None:
+def test_rows_texts_and_choices(server: tuple[Server, str]) -> None:
     there, address = server
     check_store(address, IDS, "Docs")
     check_store(address, IDS, "Two/b")
     assert there.pages[:5] == [8, 8, 8, 6, 0]
-
-
-def test_choices(server: tuple[Server, str]) -> None:
     _, address = server
     assert "which collection? give collection=<one of Docs, Empty, Two>" in refusal(address)
     assert "no collection Dogs; did you mean Docs?" in refusal(address, "Dogs")

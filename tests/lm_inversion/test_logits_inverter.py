@@ -58,7 +58,7 @@ def test_one_head_for_all_chunks_mixes_the_words_of_each(words: int, each: int, 
     assert sum(tensor.numel() for tensor in made.parameters()) == 2 * 6 * 8 + 8 + 6  # of one MLP; the words are frozen
 
 
-def test_the_moving_average_is_taken_away() -> None:
+def test_the_moving_average_is_taken_away_and_is_part_of_a_checkpoint() -> None:
     made = prefix(adaptation=0.25).train()
     first, second = torch.randn(3, 10), torch.randn(3, 10)
     made(first)
@@ -71,9 +71,6 @@ def test_the_moving_average_is_taken_away() -> None:
     assert torch.allclose(made.unigram, average)  # no evaluation moves it
     plain = prefix(adaptation=0.0).eval()
     assert torch.allclose(found, plain(second - average), atol=1e-6)
-
-
-def test_the_average_is_part_of_a_checkpoint() -> None:
     made = prefix().train()
     made(torch.randn(3, 10))
     again = prefix()
@@ -113,7 +110,6 @@ def test_its_ids_are_the_models_and_two_of_its_own(language_model: Path, tmp_pat
     ids = torch.tensor([[5, 17], [3, 3]])
     found = attack.invert(Targets(model.observe(ids), torch.arange(2), lengths=(1, 2)), attack.oracle)
     for one, length in zip(found, (1, 2), strict=True):
-        assert one.tokens is not None
         assert len(one.tokens) <= length
         assert max(one.tokens, default=0) < VOCABULARY
         assert one.candidates[0] == model.decode(one.tokens)

@@ -82,22 +82,25 @@ def test_two_ranks_give_what_one_gives(tmp_path: Path) -> None:
             assert value == pytest.approx(wanted, abs=0, rel=0, nan_ok=True), key
 
 
-def test_a_metric_says_which_direction_means_that_more_was_read() -> None:
+def test_what_a_metric_says_and_its_key() -> None:
     directions = {metric.description.key: metric.higher_is_better for metric in text_metrics()}
     assert directions["bleu"] is True
     assert directions["edit_distance_mean"] is False
     assert directions["perplexity"] is None
     assert measure("bleu") == next(m.description for m in text_metrics() if m.description.key == "bleu")
+    city = metric_of("entity_recovery/city")
+    assert city.description.title == "Entities: city"
+    assert metric_of("queries") is None
+    keys = [metric.description.key for metric in text_metrics()]
+    assert len(set(keys)) == len(keys)
+    assert [key for key in score(ROWS) if key != "examples"] == keys
 
 
-def test_a_metric_of_somebody_elses_is_a_class_of_a_few_lines() -> None:
+def test_a_users_metric_is_given_of_each_language_and_of_translations() -> None:
     initial = Initial()
     initial.update(ROWS)
     assert float(initial.compute()) == 80
     assert initial.parts_so_far().tolist() == [[100, 1], [100, 1], [0, 1], [100, 1], [100, 1]]
-
-
-def test_a_users_metric_is_given_of_each_language_and_of_translations() -> None:
     languages = [*zip(ROWS, ["de", "de", "en", "en", "en"], strict=True)]
     rows = [replace(row, language=language, translation="Ada") for row, language in languages]
     found = score(rows, own=[Initial()])
@@ -107,7 +110,6 @@ def test_a_users_metric_is_given_of_each_language_and_of_translations() -> None:
     with knowing([Initial.description]):
         assert measure("translated/initial").title == "Initial, translated"
         table = language_table(found)
-        assert table is not None
         assert "Initial" in table.columns
     assert measure("initial").explanation == ""
 
@@ -122,16 +124,3 @@ class AlsoBleu(Initial):
 def test_what_is_no_metric_of_its_own_is_refused(metric: object, reason: str) -> None:
     with pytest.raises(InputError, match=rf"scoring\.metrics\.mine: .*{reason}"):
         own_metrics({"mine": metric})
-
-
-def test_metric_of_a_key() -> None:
-    city = metric_of("entity_recovery/city")
-    assert city is not None
-    assert city.description.title == "Entities: city"
-    assert metric_of("queries") is None
-
-
-def test_keys_are_those_of_score_and_none_occurs_twice() -> None:
-    keys = [metric.description.key for metric in text_metrics()]
-    assert len(set(keys)) == len(keys)
-    assert [key for key in score(ROWS) if key != "examples"] == keys

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.lexicon.language import Language
 from unembed.attacks.refine.lexicon.search import LexiconSearch
 from unembed.attacks.refine.lexicon.words import known_words, read_words
-from unembed.attacks.refine.refining import Refiners
 from unembed.core import limits
 from unembed.core.errors import InputError
 from unembed.embedders.base import QueryLimitError, fingerprint_of
@@ -94,13 +92,10 @@ def test_a_list_that_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         read_words(path)
 
 
-def test_repeats_marks_and_line_ends_of_a_list(tmp_path: Path) -> None:
+def test_a_list_is_read_once_and_known_by_its_entries(tmp_path: Path) -> None:
     assert read_words(written(tmp_path, "\ufeffZoltan\r\nZoltan \n\n  Mary \t Ann\nZOLTAN")) == [
         "Zoltan", "Mary Ann", "ZOLTAN",
     ]  # fmt: skip
-
-
-def test_finished_batches_of_another_list_are_not_taken(tmp_path: Path) -> None:
     path = written(tmp_path, "Zoltan")
     first, _ = search(tmp_path, Hashes(), path=str(path))
     same, _ = search(tmp_path, Hashes(), path=str(path))
@@ -113,7 +108,7 @@ def test_finished_batches_of_another_list_are_not_taken(tmp_path: Path) -> None:
     assert LexiconSearch().all_weights() == {}
 
 
-def test_entries_that_the_embedder_cannot_represent_are_counted_once(tmp_path: Path) -> None:
+def test_entries_without_a_vector_of_their_own_are_counted_once(tmp_path: Path) -> None:
     wrong = ["😀", "😁", "ខ្មែរ", "Zol\x00tan", "\x1b[31mred", "\u202eabc", "\u200b", "word " * 300]
     path = written(tmp_path, "\n".join(["Zoltan", *wrong, "Zoltan 😀"]))
     made, oracle = search(tmp_path, MiniLM(), path=str(path))
@@ -139,13 +134,12 @@ def test_mistakes_are_found_before_anything_is_read(tmp_path: Path, monkeypatch:
     for check in (lambda session: session.check(), lambda session: session.attack):
         with pytest.raises(InputError, match=r"^attack\.refine\.lexicon\.path=.*none\.txt: no such file"):
             check(Session(launch.compose("train", chosen), tmp_path / "run"))
-    monkeypatch.setitem(sys.modules, "faker", None)
-    with pytest.raises(InputError, match=r"^attack\.refine\.lexicon\.names=true: needs the package faker"):
-        Refiners({"lexicon": LexiconSearch(names=True)}).check_sources()
     assert not (tmp_path / "run").exists()
 
 
-def test_a_server_says_what_a_lexicon_costs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_says_what_a_lexicon_costs_and_one_beyond_its_limit_costs_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     server = OpenAIEmbedder(
         "none", "http://127.0.0.1:9/v1", dimensions=8, api_key_env=None, retries=0, price_per_million_tokens=2
     )
@@ -153,10 +147,7 @@ def test_a_server_says_what_a_lexicon_costs(tmp_path: Path, caplog: pytest.LogCa
     with caplog.at_level("INFO"), pytest.raises(InputError, match=r"127\.0\.0\.1"):  # it is asked, and is not there
         made.lexicon(CachedEmbedder(server, tmp_path / "server"))
     assert "3,016 texts to embed, about" in caplog.text
-
-
-def test_a_lexicon_beyond_the_limit_of_a_server_costs_nothing(tmp_path: Path) -> None:
-    """No request is sent: there is no server."""
+    # No request is sent: there is no server.
     server = OpenAIEmbedder("none", "http://127.0.0.1:9/v1", dimensions=8, api_key_env=None, max_queries=12)
     made, _ = search(tmp_path, Hashes(8))
     oracle = CachedEmbedder(server, tmp_path / "server")

@@ -105,15 +105,12 @@ def test_texts_are_found_with_fewer_queries(oracle: CachedEmbedder, prepared: Pa
     assert queries[STEPS] < 0.8 * queries[0]
 
 
-def test_training_is_repeatable_and_a_setting_of_its_own(oracle: CachedEmbedder, prepared: Path) -> None:
+def test_training_is_repeatable_and_its_weights_are_the_attacks(oracle: CachedEmbedder, prepared: Path) -> None:
     one, other = (fit(TRAINING[:300], oracle, steps=3).state_dict() for _ in range(2))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert LexiconSearch(surrogate_steps=STEPS).prepared(prepared)
     assert LexiconSearch().prepared(prepared)
     assert not LexiconSearch(surrogate_steps=STEPS + 1).prepared(prepared)
-
-
-def test_its_weights_count_as_weights_of_the_attack(prepared: Path) -> None:
     with_one, without = LexiconSearch(surrogate_steps=STEPS), LexiconSearch()
     for search in (with_one, without):
         search.load(prepared, Neighbors.dimension)
