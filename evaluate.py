@@ -64,7 +64,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
 
 def main() -> None:
     """``python evaluate.py``, or ``unembed evaluate`` from any directory."""
-    launch.main_on_run(evaluate, "evaluate")
+    launch.main(evaluate, "evaluate")
 
 
 if __name__ == "__main__":

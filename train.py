@@ -33,7 +33,7 @@ def train(config: DictConfig) -> float | None:
     from unembed.callbacks.results import objective_of
     from unembed.runs import layout
     from unembed.runs.checkpoints import resume_from, resuming_from
-    from unembed.runs.config_file import keep_config, note_changes
+    from unembed.runs.config_file import record_config
     from unembed.session import Session
 
     run_dir = Path(config.run_dir)
@@ -43,11 +43,10 @@ def train(config: DictConfig) -> float | None:
     session.check()
     if is_first():  # the other ranks of a DDP run start this script again once the directory exists
         layout.start(run_dir, resuming=config.ckpt_path is not None)
-        keep_config(run_dir, session.values)
     seed_everything(config.seed, workers=True, verbose=False)
     trainer = session.begin_training(checkpoint, origin)
     if is_first():
-        note_changes(run_dir, session.values)
+        record_config(run_dir, session.values)
     attack, datamodule = session.attack, session.datamodule
     if attack.trainable:
         with resuming_from(checkpoint, trainer):

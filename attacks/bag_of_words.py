@@ -42,15 +42,13 @@ class WordSetAttack(Attack):
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         self.vocabulary.prepare(texts, artifacts)
 
-    def load(self, artifacts: Path) -> None:
-        self.vocabulary.load(artifacts)
+    def build(self, dimension: int) -> None:
+        self.vocabulary.load(self.artifacts)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Entries of each text; words that the vocabulary lacks have the number after its last."""
         return self.vocabulary.ids(texts)
 
     def validation_weight(self, batch: dict[str, Tensor]) -> int:
-        """Number of texts: losses of sets are means over texts."""
         return len(batch["index"])
 
     def prediction(self, ids: Sequence[int]) -> Prediction:
@@ -82,6 +80,7 @@ class BagOfWords(WordSetAttack):
 
     def build(self, dimension: int) -> None:
         """Make the layers; each word's bias is initialised to the log odds of its frequency."""
+        super().build(dimension)
         width = self.hidden or dimension
         between = [] if self.hidden is None else [nn.Linear(dimension, width), nn.GELU(), nn.Dropout(self.dropout)]
         output = nn.Linear(width, self.vocabulary.size)
@@ -92,7 +91,6 @@ class BagOfWords(WordSetAttack):
         self.register_buffer("threshold", torch.tensor(0.5))
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Logits of the entries, (n, d) -> (n, vocabulary)."""
         logits: Tensor = self.layers(scaled(vectors) if self.normalize else vectors)
         return logits
 
@@ -121,20 +119,19 @@ class BagOfWords(WordSetAttack):
 
     # -- the threshold --------------------------------------------------------------------------------------------
 
-    def setup(self, stage: str) -> None:
-        super().setup(stage)
-        if stage == "fit":
-            if not self.data.examples("valid"):
-                raise InputError(
-                    "attack=bag_of_words chooses its threshold on validation text, and there is none: give "
-                    "datamodule.valid, or datamodule.valid_fraction or datamodule.split_field with datamodule.path"
-                )
-            self.data.embed("valid")  # the threshold needs them also with trainer.limit_val_batches=0
-            if not any(self._known(number) for ids, _ in self._validation() for row in ids for number in row):
-                raise InputError(
-                    f"attack.vocabulary.limit: none of the {self.vocabulary.size} entries occurs in the validation "
-                    "text, so no threshold can be chosen: is it in the language of the training text?"
-                )
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        if not self.data.examples("valid"):
+            raise InputError(
+                "attack=bag_of_words chooses its threshold on validation text, and there is none: give "
+                "datamodule.valid, or datamodule.valid_fraction or datamodule.split_field with datamodule.path"
+            )
+        self.data.embed("valid")  # the threshold needs them also with trainer.limit_val_batches=0
+        if not any(self._known(number) for ids, _ in self._validation() for row in ids for number in row):
+            raise InputError(
+                f"attack.vocabulary.limit: none of the {self.vocabulary.size} entries occurs in the validation "
+                "text, so no threshold can be chosen: is it in the language of the training text?"
+            )
 
     def on_train_end(self) -> None:
         self.choose_threshold()
@@ -165,10 +162,15 @@ class BagOfWords(WordSetAttack):
         f1 = 2 * right / (named + wanted)
         self.threshold.copy_(thresholds[f1.argmax()])
         if self.trainer.is_global_zero:
-            self._write_curve(named.tolist(), right.tolist(), wanted, f1.tolist())
+            curve = [
+                {"threshold": at, "precision": hits / count if count else None, "recall": hits / wanted, "f1": harmonic}
+                for at, count, hits, harmonic in zip(
+                    THRESHOLDS, named.tolist(), right.tolist(), f1.tolist(), strict=True
+                )
+            ]
+            write_json(self.artifacts / CURVE, {"threshold": THRESHOLDS[int(f1.argmax())], "curve": curve})
 
     def _validation(self) -> Iterator[tuple[list[list[int]], Tensor]]:
-        """Labels and vectors of the validation text, in blocks."""
         examples = self.data.examples("valid")
         for start in range(0, len(examples), BLOCK):
             block = range(start, min(start + BLOCK, len(examples)))
@@ -176,13 +178,6 @@ class BagOfWords(WordSetAttack):
 
     def _known(self, number: int) -> bool:
         return number < self.vocabulary.size
-
-    def _write_curve(self, named: list[int], right: list[int], wanted: int, f1: list[float]) -> None:
-        curve = [
-            {"threshold": at, "precision": hits / count if count else None, "recall": hits / wanted, "f1": harmonic}
-            for at, count, hits, harmonic in zip(THRESHOLDS, named, right, f1, strict=True)
-        ]
-        write_json(self.artifacts / CURVE, {"threshold": THRESHOLDS[f1.index(max(f1))], "curve": curve})
 
 
 def _distinct(ids: Sequence[int], unknown: int) -> list[int]:

@@ -1,7 +1,7 @@
 """The base class of all attacks: training and test steps, checkpoints.
 
     attack.connect(artifacts=run / "artifacts", oracle=cached_embedder)
-    trainer.fit(attack, datamodule)                        # prepare -> load -> build -> training_step ...
+    trainer.fit(attack, datamodule)                        # prepare -> build -> training_step ...
     attack.invert(Targets(vectors, index), oracle)         # propose -> refine: [Prediction(("my name is ada",)), ...]
 
 An attack never holds the embedder as a submodule: it is not trained, moved or saved with the attack. It returns texts
@@ -24,7 +24,6 @@ from torch import Tensor
 
 from unembed.attacks.parts.batch_cache import BatchCache, BatchResult
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.parts.sharding import footprint
 from unembed.attacks.refine.refining import Refiner, Refiners
 from unembed.core.errors import InputError
 from unembed.core.ranks import of_every_rank
@@ -32,7 +31,7 @@ from unembed.datamodules.arrow_examples import IGNORED
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs.checkpoints import finished_checkpoint, load_checkpoint, numbers_of_callbacks
-from unembed.runs.stored_attack import check_embedder, copy_artifacts
+from unembed.runs.stored_attack import attack_of, check_embedder, copy_artifacts, keep
 
 _PREDICTIONS = TypeAdapter(list[Prediction])
 
@@ -40,8 +39,8 @@ _PREDICTIONS = TypeAdapter(list[Prediction])
 class Attack(LightningModule):
     """Base of all attacks.
 
-    A subclass implements ``prepare`` (write tokenizer and vocabulary), ``load`` (read them), ``build`` (create the
-    modules), ``encode`` (labels that the data module stores), ``loss`` and ``propose``.
+    A subclass implements ``prepare`` (write tokenizer and vocabulary), ``build`` (read them, create the modules),
+    ``encode`` (labels that the data module stores), ``loss`` and ``propose``.
 
     Args:
         refine: Refiners of the predicted texts, by name (configs/attack/refine).
@@ -56,6 +55,8 @@ class Attack(LightningModule):
         dimension: Dimension of the target vectors, known once the data module is set up.
         target_device: Device on which the modules will be used; known before ``build``, which creates them on the CPU.
         batch_cache: Stored predictions of finished test batches.
+        runs: Finished runs that the attack is made of: ``attack.<name>_run`` by name. Its own run holds copies.
+        frozen: Their attacks, by the same names. No submodules: they are not trained, moved or saved.
     """
 
     trainable = True
@@ -75,6 +76,8 @@ class Attack(LightningModule):
         self.from_checkpoint = False
         self.origin: Path | None = None
         self.batch_cache = BatchCache()
+        self.runs: dict[str, Path] = {}
+        self.frozen: dict[str, Attack] = {}
         self.target_device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._training_texts: Callable[[], Sequence[str]] = tuple
         self._built = False
@@ -106,12 +109,12 @@ class Attack(LightningModule):
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Write tokenizer, vocabulary and the like for ``texts`` to ``artifacts``; called on global rank 0 only."""
-
-    def load(self, artifacts: Path) -> None:
-        """Load the artifacts of ``prepare``; called on every rank, and by evaluation."""
+        for name, run in self.runs.items():
+            keep(run, artifacts / name)
 
     def build(self, dimension: int) -> None:
-        """Make the modules for target vectors of this dimension."""
+        """Read ``self.artifacts``, and make the modules for target vectors of this dimension; on every rank."""
+        self.frozen = {name: attack_of(self.artifacts / name, dimension) for name in self.runs}
 
     def encode(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
         """Label ids of each text, as the data module stores them."""
@@ -143,14 +146,11 @@ class Attack(LightningModule):
 
     def check_inputs(self) -> None:
         """Check that data, embedder and other runs are what the attack needs, before it is prepared."""
-
-    def check_run(self, run: Path, key: str) -> None:
-        """Check that ``run``, the value of ``key``, is a finished run on the embedder of this one."""
-        assert self.oracle is not None
-        check_embedder(run, key, self.oracle.source.fingerprint, self.oracle.source.dimension)
+        for name, run in self.runs.items():
+            assert self.oracle is not None
+            check_embedder(run, f"attack.{name}_run", self.oracle.source.fingerprint, self.oracle.source.dimension)
 
     def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        """Check that targets of this dimension can be refined as configured."""
         self.refiners.check(dimension, oracle)
 
     def begin_trial(self, number: int) -> None:
@@ -158,12 +158,13 @@ class Attack(LightningModule):
         raise InputError(f"trials: {type(self).__name__} samples nothing at random, so all trials would be alike")
 
     def query(self, prediction: Prediction) -> str:
-        """The text to embed for the best candidate of a prediction."""
         return prediction.candidates[0]
 
     def all_weights(self) -> dict[str, Tensor]:
-        """All weights that its predictions depend on, including those of nested attacks and refiners."""
-        return self.state_dict() | self.refiners.all_weights()
+        """All weights that its predictions depend on, including those of frozen attacks and refiners."""
+        frozen = ((name, attack.all_weights()) for name, attack in self.frozen.items())
+        weights = {f"{name}.{key}": tensor for name, own in frozen for key, tensor in own.items()}
+        return weights | self.state_dict() | self.refiners.all_weights()
 
     # -- inversion ------------------------------------------------------------------------------------------------
 
@@ -191,8 +192,6 @@ class Attack(LightningModule):
 
     def restore(self, checkpoint: Path | None, dimension: int) -> None:
         """Build the attack for ``invert`` without a trainer: artifacts, modules, then the weights of ``checkpoint``."""
-        with self._reading():
-            self.load(self.artifacts)
         self.dimension = dimension
         self.configure_model()
         if checkpoint is not None:
@@ -200,26 +199,20 @@ class Attack(LightningModule):
         self.eval()
         self.refiners.load(self.artifacts, dimension, self._training_texts, self.oracle)
 
-    def in_lexicon(self, texts: Sequence[str]) -> list[bool] | None:
-        """Whether the lexicons of its refiners have each text, or each of its words; None without a lexicon."""
-        return self.refiners.in_lexicon(texts, self.oracle)
-
     # -- Lightning ------------------------------------------------------------------------------------------------
 
     @property
     def data(self) -> InversionDataModule:
-        """The data module of the trainer."""
         data: InversionDataModule = self.trainer.datamodule  # type: ignore[attr-defined]
         return data
 
     def prepare_data(self) -> None:
-        """Check before anything is embedded."""
         if not self.from_checkpoint:
             self.check_inputs()
         self.check_refining(self.data.dimension, self.oracle)
 
     def setup(self, stage: str) -> None:
-        """Prepare once (global rank 0, then a barrier), load everywhere, hand ``encode`` to the data module."""
+        """Prepare once (global rank 0, then a barrier), and hand ``encode`` to the data module."""
         strategy, first = self.trainer.strategy, self.trainer.is_global_zero
         self.target_device = strategy.root_device
         if self.origin is not None and stage == "fit":
@@ -235,9 +228,6 @@ class Attack(LightningModule):
                 self.prepare(self._training_texts() if self.reads_training_text else [], self.artifacts)
                 self.refiners.prepare(self._training_texts, self.artifacts, self.oracle)
             strategy.barrier("prepare")
-        if not self._built:
-            with self._reading():
-                self.load(self.artifacts)
         self.dimension = self.data.dimension
         self.data.encode, self.data.encodes_ids = self.encode, self.encodes_ids
         if stage == "test":
@@ -253,8 +243,10 @@ class Attack(LightningModule):
                 self._load_weights(finished_checkpoint(self.origin))
 
     def on_fit_start(self) -> None:
-        """Log the number of trained parameters and their memory."""
-        rank_zero_info(str(footprint(self, self.trainer.optimizers)))
+        # bitsandbytes packs two 4-bit weights into a byte; nothing else is a parameter of bytes.
+        counts = [(p.numel() * (2 if p.dtype == torch.uint8 else 1), p.requires_grad) for p in self.parameters()]
+        total, trained = sum(count for count, _ in counts), sum(count for count, is_trained in counts if is_trained)
+        rank_zero_info(f"parameters: {total:,}, trained {trained:,} ({100 * trained / max(1, total):.3g} %)")
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
         loss = self.batch_loss(batch)

@@ -25,7 +25,7 @@ from unembed.defenses.base import Fitted
 from unembed.defenses.threat import threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs.config_file import read_config
-from unembed.runs.stored_attack import attack_of, class_of, keep
+from unembed.runs.stored_attack import class_of
 
 COPY, ABOUT = "source", "finished.json"  # among the artifacts
 KEY = "attack.source_run"
@@ -34,7 +34,7 @@ KEY = "attack.source_run"
 class FrozenDecoder(Attack):
     """Base of attacks that read with the decoder of a finished run, of which their own run keeps a copy.
 
-    A subclass copies that run to ``COPY`` in ``prepare`` and calls ``load_decoder`` in ``build``.
+    A subclass calls ``load_decoder`` in ``build``.
     """
 
     trainable = False
@@ -43,10 +43,9 @@ class FrozenDecoder(Attack):
     def __init__(self, source_run: str, refine: Mapping[str, Refiner] | None = None) -> None:
         super().__init__(refine)
         self.source_run = Path(source_run)
-        self._frozen: list[GenerativeAttack] = []  # no submodule: it is not trained
+        self.runs = {COPY: self.source_run}
 
     def check_kind(self) -> None:
-        """Check that ``source_run`` is a run of a decoder of vectors."""
         kind = class_of(self.source_run)
         if not (issubclass(kind, GenerativeAttack) and kind.decodes_vectors):
             raise InputError(
@@ -56,15 +55,15 @@ class FrozenDecoder(Attack):
 
     def load_decoder(self, dimension: int, proposals: int) -> None:
         """Read the copied decoder, of vectors of this dimension, and let it propose so many texts for a vector."""
-        decoder = attack_of(self.artifacts / COPY, dimension)
-        assert isinstance(decoder, GenerativeAttack)
-        decoder.decoding.propose(proposals)
-        self._frozen = [decoder.requires_grad_(self.trainable)]
+        super().build(dimension)
+        self.decoder.decoding.propose(proposals)
+        self.decoder.requires_grad_(self.trainable)
 
     @property
     def decoder(self) -> GenerativeAttack:
-        """The decoder, on the attack's device."""
-        return self._frozen[0].to(self.device)
+        decoder = self.frozen[COPY].to(self.device)
+        assert isinstance(decoder, GenerativeAttack)
+        return decoder
 
     def decode(self, targets: Targets, vectors: Tensor) -> list[Prediction]:
         """What the decoder makes of ``vectors`` in place of the targets' own, as many texts as the refiners want."""
@@ -78,10 +77,6 @@ class FrozenDecoder(Attack):
     def begin_trial(self, number: int) -> None:
         self.decoder.begin_trial(number)
 
-    def all_weights(self) -> dict[str, Tensor]:
-        frozen = {f"{COPY}.{name}": tensor for name, tensor in self.decoder.all_weights().items()}
-        return super().all_weights() | frozen
-
 
 class Finished(FrozenDecoder):
     """The decoder of a finished run on the same embedder; nothing is trained.
@@ -93,7 +88,7 @@ class Finished(FrozenDecoder):
     _trained = 0  # dimension of the vectors that it was trained on
 
     def check_inputs(self) -> None:
-        self.check_run(self.source_run, KEY)
+        super().check_inputs()
         self.check_kind()
 
     def setup(self, stage: str) -> None:
@@ -103,9 +98,8 @@ class Finished(FrozenDecoder):
         super().setup(stage)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Copy the run, and note the dimension of the vectors that it was trained on."""
         trained = threat_of(read_config(self.source_run).defense).dimension(self.data.embedder.dimension)
-        keep(self.source_run, artifacts / COPY)
+        super().prepare(texts, artifacts)
         write_json(artifacts / ABOUT, {"dimension": trained})
 
     def build(self, dimension: int) -> None:

@@ -80,10 +80,8 @@ class GenerativeAttack(Attack):
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         self.backbone.prepare(texts, artifacts, positions=self.positions)
 
-    def load(self, artifacts: Path) -> None:
-        self.tokenizer = load_tokenizer(artifacts)
-
     def build(self, dimension: int) -> None:
+        self.tokenizer = load_tokenizer(self.artifacts)
         self.decoder = self.make_decoder(self.load_model())
         check_positions(self.decoder.model.config, self.positions)
         self.prefix.build(dimension, self.decoder.width)
@@ -132,7 +130,6 @@ class GenerativeAttack(Attack):
         self.decoding.trial = number
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of token ids, outer white space removed."""
         return decoded_text(self.tokenizer, ids)
 
     def configure_optimizers(self) -> Any:
@@ -143,7 +140,6 @@ class GEIA(GenerativeAttack):
     """GEIA on any causal language model."""
 
     def make_decoder(self, model: Any) -> CausalDecoder:
-        """The prefix stands before the text."""
         return CausalDecoder(model)
 
 
@@ -155,5 +151,4 @@ class GEIAEncoderDecoder(GenerativeAttack):
     """
 
     def make_decoder(self, model: Any) -> EncoderDecoder:
-        """The prefix is the encoder's input, without a mask: all vectors count."""
         return EncoderDecoder(model)

@@ -41,7 +41,6 @@ class Start(Prefix):
     """The model's own embedding of its start token, which stands where an attack has the target's vector."""
 
     def build(self, dimension: int, width: int) -> None:
-        """There is nothing to make: the model's embeddings are read."""
         self.width = width
 
     def read(self, model: Any, token: int) -> None:
@@ -65,7 +64,6 @@ class LanguageModel(GenerativeAttack):
         self.context_tokens = context_tokens
 
     def make_decoder(self, model: Any) -> CausalDecoder:
-        """The start token stands before context and text."""
         first = self.tokenizer.bos_token_id
         self.prefix.read(model, self.tokenizer.eos_token_id if first is None else first)
         return CausalDecoder(model)
@@ -92,7 +90,6 @@ class LanguageModel(GenerativeAttack):
             )
 
     def targets(self, batch: dict[str, Tensor]) -> Targets:
-        """With the first word of each test text, and its context."""
         examples = [self.data.examples("test")[i] for i in batch["index"].tolist()]
         hints = tuple(Hint(example.text.split(maxsplit=1)[0], example.context) for example in examples)
         return Targets(batch["vectors"], batch["index"], hints=hints)

@@ -9,9 +9,7 @@ adapters and the projection, and the pretrained weights are loaded from their so
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,10 +37,6 @@ class LLM(GenerativeAttack):
 
     def check_inputs(self) -> None:
         self.adapter.check(self.backbone)
-
-    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        self.adapter.check(self.backbone)
-        super().prepare(texts, artifacts)
 
     def load_model(self) -> Any:
         model = self.adapter.model(

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.parts.backbones import RandomT5, untied
-from unembed.attacks.parts.decoders import EncoderDecoder, cross_entropy
+from unembed.attacks.parts.decoders import EncoderDecoder, cross_entropy, decoder_inputs
 from unembed.datamodules.arrow_examples import IGNORED
 
 LOGITS_AT_ONCE = 2**28  # in one part of the loss: 1 GB in float32
@@ -40,9 +40,7 @@ class MT5Decoder(EncoderDecoder):
     """An encoder-decoder whose loss never holds the logits of a whole batch."""
 
     def loss(self, prefix: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-        """As EncoderDecoder.loss: the same value and gradients."""
-        start = labels.new_full((len(labels), 1), self.model.config.decoder_start_token_id)
-        inputs = torch.cat([start, labels[:, :-1].clamp_min(0)], 1)
+        inputs = decoder_inputs(self.model, labels)
         encoded = self.model.get_encoder()(inputs_embeds=prefix).last_hidden_state
         decoder = self.model.get_decoder()
         hidden = decoder(input_ids=inputs, encoder_hidden_states=encoded, use_cache=False).last_hidden_state

@@ -52,6 +52,7 @@ class Multiset(WordSetAttack):
 
     def build(self, dimension: int) -> None:
         """Make the layers; the output's bias starts at the frequency of the words."""
+        super().build(dimension)
         size = self.vocabulary.size
         self.prefix.build(dimension, self.width)
         self.gru = nn.GRU(self.width, self.width, batch_first=True)

@@ -8,7 +8,7 @@ No learning; stronger on dense embeddings than the published bag-of-words classi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from unembed.attacks.base import Attack
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.refining import Refiner
 from unembed.core import limits
 from unembed.core.atomic_files import write_json_lines
 from unembed.core.examples import written_ids
@@ -35,47 +34,32 @@ class NearestNeighbor(Attack):
 
     trainable = False
 
-    def __init__(self, refine: Mapping[str, Refiner] | None = None) -> None:
-        super().__init__(refine)
-        self._known: Callable[[range], Tensor] | None = None
-        self._ids: list[tuple[int, ...] | None] = []
-
     def check_inputs(self) -> None:
         self.data.check_training()
 
-    def setup(self, stage: str) -> None:
-        """See Attack; an adaptive attacker compares with defended training vectors."""
-        self._known = lambda rows: self.data.vectors("train", rows)
-        self._ids = [] if self.from_checkpoint else list(self.data.examples("train").column("tokens"))
-        super().setup(stage)
-
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Write texts, the ids that they show where they are a language model's inputs, and vectors."""
-        read = self._known or self._stored(texts)
-        shape = (len(texts), read(range(1)).shape[1])
+        """Write texts, the ids that they show where they are a language model's inputs, and vectors.
+
+        An adaptive attacker compares with defended training vectors.
+        """
+        shape = (len(texts), self.data.dimension)
         vectors = np.lib.format.open_memmap(artifacts / "neighbors.npy", mode="w+", dtype="<f4", shape=shape)
         for begin in range(0, len(texts), BLOCK):
             rows = range(begin, min(begin + BLOCK, len(texts)))
-            vectors[rows.start : rows.stop] = read(rows).numpy()
+            vectors[rows.start : rows.stop] = self.data.vectors("train", rows).numpy()
         vectors.flush()
-        ids = self._ids or [None] * len(texts)
+        ids = self.data.examples("train").column("tokens")
         lines = (
             {"text": text} | ({} if row is None else {"tokens": row}) for text, row in zip(texts, ids, strict=True)
         )
         write_json_lines(artifacts / "neighbors.jsonl", lines)
 
-    def _stored(self, texts: Sequence[str]) -> Callable[[range], Tensor]:
-        """Rows of the cache, where there is no data module."""
-        assert self.oracle is not None
-        view = self.oracle.source.view(texts)
-        return lambda rows: view[rows.start : rows.stop]
-
-    def load(self, artifacts: Path) -> None:
+    def build(self, dimension: int) -> None:
         """Read the texts; vectors are read block by block."""
-        rows = [json.loads(line) for _, line in limits.lines(artifacts / "neighbors.jsonl")]
+        rows = [json.loads(line) for _, line in limits.lines(self.artifacts / "neighbors.jsonl")]
         self.texts = [row["text"] for row in rows]
         self.ids = [tuple(row["tokens"]) if "tokens" in row else None for row in rows]
-        self.vectors = np.lib.format.open_memmap(artifacts / "neighbors.npy", mode="r")
+        self.vectors = np.lib.format.open_memmap(self.artifacts / "neighbors.npy", mode="r")
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         starts = range(0, len(self.texts), BLOCK)
@@ -84,7 +68,6 @@ class NearestNeighbor(Attack):
         return [Prediction((self.texts[row],), tokens=self.ids[row]) for row in rows]
 
     def query(self, prediction: Prediction) -> str:
-        """The text, or the ids that it shows."""
         return prediction.candidates[0] if prediction.tokens is None else written_ids(prediction.tokens)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measuring import command_line
+from measuring import Rows, cka, command_line
 from torch import Tensor
 
 from unembed import launch, train
@@ -82,7 +82,6 @@ class Attacker:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure what is missing, then print the table."""
     parser = command_line(__doc__)
     parser.add_argument("--source", type=Path, required=True, help="run of the decoder on the attacker's own encoder")
     parser.add_argument("--data", nargs="+", required=True, metavar="NAME=FILE", help="texts: text, split")
@@ -98,14 +97,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, required=True, help="JSON lines")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    rows = _rows(options.output)
+    rows = Rows(options.output)
     attacker: Attacker | None = None
 
     def add(data: str, pairs: int, attack: str, texts: Proposals, references: Sequence[str]) -> None:
         scores = [RougeL().of_example(Scored(a, b[0])) for a, b in zip(references, texts, strict=True)]
-        rows.append({"data": data, "pairs": pairs, "attack": attack, "scores": scores})
-        with options.output.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(rows[-1]) + "\n")
+        rows.add({"data": data, "pairs": pairs, "attack": attack, "scores": scores})
         print(f"{data} {pairs} {attack}: {np.mean(scores):.1f}", flush=True)
 
     for name, _, path in (given.partition("=") for given in options.data):
@@ -116,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         victim, store, known, test = _vectors(attacker.session, path, max(options.pairs), options)
         true, own = attacker.embed(test), attacker.embed(known)
         if (0, "ceiling") not in done:
-            print(f"{name}: linear CKA of the two spaces {similarity(store, true):.2f}")
+            print(f"{name}: linear CKA of the two spaces {cka(store, true):.2f}")
             add(name, 0, "mean", attacker.decode(attacker.public.mean(0).expand(len(test), -1)), test)
             add(name, 0, "ceiling", attacker.decode(true), test)
         for pairs in (pairs for pairs in options.pairs if pairs <= len(known)):
@@ -127,10 +124,6 @@ def main(argv: Sequence[str] | None = None) -> None:
                 run = options.output.parent / f"teia_{name}_{pairs}"
                 add(name, pairs, "teia", transferred(run, path, pairs, attacker.session, options), test)
     print(json.dumps({"rows": table(rows)}))
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def _vectors(
@@ -164,12 +157,6 @@ def transferred(run: Path, path: str, pairs: int, source: Session, options: argp
     return [[line["prediction"]] for line in sorted(lines, key=lambda line: line["index"])]
 
 
-def similarity(x: Tensor, y: Tensor) -> float:
-    """Linear CKA of vectors of the same texts in two spaces, (n, d) and (n, k): 1 where one is the other rotated."""
-    x, y = x - x.mean(0), y - y.mean(0)
-    return float((x.T @ y).square().sum() / ((x.T @ x).norm() * (y.T @ y).norm()))
-
-
 def table(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Mean, interval and ratio for each number of pairs; printed, too."""
     found = []
@@ -178,14 +165,11 @@ def table(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         sums = resampled_sums(np.stack([scores, np.ones(len(scores))], 1), RESAMPLES, seed=0)
         low, high = interval(sums[:, 0] / sums[:, 1]) or (np.nan, np.nan)
         line = {"data": data, "pairs": pairs, "attack": attack, "rougeL": scores.mean(), "low": low, "high": high}
-        if attack in ("map", "ours", "teia") and (data, pairs, "paper") in by:
-            both = resampled_sums(np.stack([scores, by[data, pairs, "paper"]], 1), RESAMPLES, seed=0)
-            ends = interval(both[:, 0] / both[:, 1]) or (np.nan, np.nan)
-            line |= {
-                "ratio": scores.mean() / by[data, pairs, "paper"].mean(),
-                "ratio_low": ends[0],
-                "ratio_high": ends[1],
-            }
+        paper = by.get((data, pairs, "paper"))
+        if attack in ("map", "ours", "teia") and paper is not None:
+            both = resampled_sums(np.stack([scores, paper], 1), RESAMPLES, seed=0)
+            low, high = interval(both[:, 0] / both[:, 1]) or (np.nan, np.nan)
+            line |= {"ratio": scores.mean() / paper.mean(), "ratio_low": low, "ratio_high": high}
         found.append({key: round(value, 3) if isinstance(value, float) else value for key, value in line.items()})
         print(*(f"{key}={value}" for key, value in found[-1].items()))
     return found

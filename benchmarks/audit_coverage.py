@@ -30,7 +30,6 @@ SMALLEST = 20  # texts of a source that a store is sampled from
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read the scores, sample stores, estimate."""
     parser = command_line(__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--readable", type=float, nargs="+", default=[80.0])
@@ -53,12 +52,11 @@ def main(argv: Sequence[str] | None = None) -> None:
                 chosen = generator.choice(large, count, replace=False)
                 inside = np.isin(sources, chosen)
                 weights = generator.dirichlet(np.ones(count))
-                places = np.concatenate(
-                    [
-                        _sampled(generator, np.flatnonzero(sources == source), given.size * weight)
-                        for source, weight in zip(chosen, weights, strict=True)
-                    ]
+                parts = (
+                    _sampled(generator, np.flatnonzero(sources == source), given.size * weight)
+                    for source, weight in zip(chosen, weights, strict=True)
                 )
+                places = np.concatenate(list(parts))
                 found.append(_one(rows[~inside].tolist(), rows[places].tolist(), readable))
             truth, held, width, error, held_before, width_before = np.mean(found, axis=0)
             name = "one source" if count == 1 else f"{count} sources"
@@ -95,10 +93,7 @@ def _by_class(scored: Sequence[Scored], shown: Sequence[str]) -> None:
                 lines[source].append(f"{name}: {100 * share.value:.1f} ({ends}) / {100 * truth:.1f} of {total:,}")
         if found:
             held, width, error, truth = 100 * np.mean(found, axis=0)
-            print(
-                f"| {name} | {len(found)} | {held:.0f} % | {width:.0f} | {error:+.1f} | {truth:.1f} |",
-                flush=True,
-            )
+            print(f"| {name} | {len(found)} | {held:.0f} % | {width:.0f} | {error:+.1f} | {truth:.1f} |", flush=True)
     for source, said in lines.items():
         print(f"\n{source}: " + "; ".join(said))
 
@@ -111,23 +106,13 @@ def _sampled(generator: np.random.Generator, places: np.ndarray, size: float) ->
 def _one(known: Sequence[Scored], store: Sequence[Scored], readable: float) -> tuple[float, ...]:
     """Truth, whether the interval holds it, width and error; holding and width of the isotonic regression."""
     truth = float(np.mean([was_read(row, readable) for row in store]))
-    fitted = calibration.fit(
-        [row.cosine for row in known],
-        [row.words for row in known],
-        [was_read(row, readable) for row in known],
-        [row.source for row in known],
-    )
+    columns = zip(*((row.cosine, row.words, was_read(row, readable), row.source) for row in known), strict=True)
+    fitted = calibration.fit(*map(list, columns))
     estimate = fitted.share([row.cosine for row in store], [row.words for row in store])
     low, high = estimate.interval
     plain_low, plain_high = _isotonic(known, store, readable)
-    return (
-        truth,
-        low <= truth <= high,
-        high - low,
-        estimate.value - truth,
-        plain_low <= truth <= plain_high,
-        plain_high - plain_low,
-    )
+    ours = low <= truth <= high, high - low, estimate.value - truth
+    return truth, *ours, plain_low <= truth <= plain_high, plain_high - plain_low
 
 
 def _isotonic(known: Sequence[Scored], store: Sequence[Scored], readable: float) -> tuple[float, float]:

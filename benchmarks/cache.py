@@ -23,7 +23,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,15 +158,7 @@ def peak() -> float:
 def measured(work: Any, queue: Any, own_time: bool, arguments: tuple[Any, ...]) -> None:
     global clock
     clock = time.process_time if own_time else time.perf_counter
-    found = work(*arguments)
-    found["peak_gb"] = peak()
-    queue.put(found)
-
-
-def seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+    queue.put({**work(*arguments), "peak_gb": peak()})
 
 
 def cold(texts: list[str], device: str, rounds: int) -> tuple[float, float]:
@@ -191,7 +183,9 @@ def cold(texts: list[str], device: str, rounds: int) -> tuple[float, float]:
     for turn in range(rounds):
         pair = list(zip((plain, through_cache), timed, strict=True))
         for work, times in pair if turn % 2 else reversed(pair):
-            times.append(seconds(lambda work=work: work(texts)))  # type: ignore[misc]
+            started = time.perf_counter()
+            work(texts)
+            times.append(time.perf_counter() - started)
     return statistics.median(timed[0]), statistics.median(timed[1])
 
 

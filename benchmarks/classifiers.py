@@ -4,7 +4,7 @@
     python benchmarks/classifiers.py --path my.jsonl --sentences 6000 --own-time --threads 1
 
 The same texts, vectors and number of entries: all three predict tokens of a byte-level BPE of geia's size. Batches are
-those that each attack is trained with, 256 texts for bag_of_words and 64 for the others; --batch gives all the same.
+those that each attack is trained with, 256 texts for bag_of_words and 64 for the others.
 The attacks take turns in one process; a value is whole epochs after a first one that warms up, and a ratio is the
 median over the rounds. `ratio` in the JSON line at the end is the worse of the two margins: how far bag_of_words is
 above 20 times geia's rate, or multiset above 3 times.
@@ -42,7 +42,7 @@ class Epochs(Callback):
 
 def rate(attack: str, options: argparse.Namespace, given: list[str], directory: Path, clock: Clock) -> float:
     """Sentences a second of one attack."""
-    overrides = [*given, f"attack={attack}", f"datamodule.batch_size={options.batch or BATCH[attack]}"]
+    overrides = [*given, f"attack={attack}", f"datamodule.batch_size={BATCH[attack]}"]
     if attack == "geia":
         overrides.append(f"attack.backbone.vocabulary={options.vocabulary}")
     else:
@@ -58,7 +58,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
     parser.add_argument("--sentences", type=int, default=3000, help="training texts (default 3000)")
     parser.add_argument("--vocabulary", type=int, default=4096, help="entries of the BPE (default 4096)")
-    parser.add_argument("--batch", type=int, default=None, help="texts in a batch, for all three alike")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(argv)
     quiet()

@@ -1,7 +1,6 @@
 """Beam search over many targets at once, against transformers' ``generate`` on the same batches.
 
     python benchmarks/decoding.py --device cpu --threads 2
-    python benchmarks/decoding.py --one-by-one 8           # also generate on 8 sentences of each batch, one at a time
 
 Both decode the same vectors with the same model, in float32 and with a key-value cache, with 5 beams and the same
 stopping rule (``early_stopping=False``). First the model is trained for some steps, since one with random weights never
@@ -17,7 +16,6 @@ import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from measuring import Clock, arguments, job, quiet, ratios, spread, texts_of
@@ -27,36 +25,25 @@ from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.parts.decoding import BeamSearch
 from unembed.session import Session
 
-THEIRS, OURS, ALONE = "generate, in batches", "ours, in batches", "generate, one sentence at a time"
+THEIRS, OURS = "generate, in batches", "ours, in batches"
 Texts = list[list[int]]
 
 
 def generated(attack: GenerativeAttack, search: BeamSearch, prefix: Tensor) -> Texts:
     """Best text of each prefix (n, k, width) by transformers' ``generate``, as ids without the end token."""
     tokenizer = attack.tokenizer
-    ids = attack.decoder.model.generate(
-        inputs_embeds=prefix,
-        attention_mask=torch.ones(prefix.shape[:2], dtype=torch.long, device=prefix.device),
-        num_beams=search.beams,
-        early_stopping=False,
-        length_penalty=search.length_penalty,
-        max_new_tokens=search.max_new_tokens,
-        do_sample=False,
-        use_cache=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    ).tolist()
+    mask = torch.ones(prefix.shape[:2], dtype=torch.long, device=prefix.device)
+    special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    options = {"num_beams": search.beams, "early_stopping": False, "length_penalty": search.length_penalty}
+    options |= {"max_new_tokens": search.max_new_tokens, "do_sample": False, "use_cache": True}
+    ids = attack.decoder.model.generate(inputs_embeds=prefix, attention_mask=mask, **options, **special).tolist()
     eos = tokenizer.eos_token_id
     return [row[: row.index(eos)] if eos in row else row for row in ids]
 
 
 def trained(options: argparse.Namespace, directory: Path) -> Session:
     """A small GEIA after ``options.steps`` steps of ordinary training."""
-    work = job(
-        options,
-        texts_of(options, options.sentences, options.texts * options.rounds),
-        directory,
-    )
+    work = job(options, texts_of(options, options.sentences, options.texts * options.rounds), directory)
     trainer = work.trainer(work.run, [], max_steps=options.steps)
     trainer.fit(work.attack, work.datamodule)
     print(f"trained for {trainer.global_step} steps, {trainer.callback_metrics['train/loss']:.2f} nats a token at last")
@@ -71,10 +58,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=800, help="of training (default 800)")
     parser.add_argument("--texts", type=int, default=128, help="decoded at once (default 128)")
     parser.add_argument("--rounds", type=int, default=3, help="batches that each way decodes (default 3)")
-    parser.add_argument(
-        "--one-by-one", type=int, default=0, metavar="N",
-        help="sentences of each batch that generate also decodes one at a time (default 0: slow, and nobody's choice)",
-    )  # fmt: skip
     options = parser.parse_args(argv)
     quiet()
     torch.set_num_threads(options.threads)
@@ -86,21 +69,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 def report(options: argparse.Namespace, work: Session) -> None:
     clock, attack = Clock(options.device, options.own_time), work.attack
     search, eos = BeamSearch(max_new_tokens=attack.decoding.max_new_tokens), attack.tokenizer.eos_token_id
-    count = min(options.one_by_one, options.texts)
 
     def ours(prefix: Tensor) -> Texts:
         index = torch.arange(len(prefix))
         return [found[0] for found in search(attack.decoder, prefix, eos=eos, index=index)]
 
-    def together(prefix: Tensor) -> Texts:
-        return generated(attack, search, prefix)
-
-    def one_by_one(prefix: Tensor) -> Texts:
-        return [generated(attack, search, prefix[i : i + 1])[0] for i in range(count)]
-
-    ways: dict[str, Callable[[Tensor], Texts]] = {THEIRS: together, OURS: ours}
-    if count:
-        ways[ALONE] = one_by_one
+    ways: dict[str, Callable[[Tensor], Texts]] = {THEIRS: lambda prefix: generated(attack, search, prefix), OURS: ours}
     seconds: dict[str, list[float]] = {name: [] for name in ways}  # of a sentence
     found: dict[str, list[Texts]] = {name: [] for name in ways}
     for turn in range(options.rounds + 1):
@@ -128,7 +102,7 @@ def report(options: argparse.Namespace, work: Session) -> None:
     for name, measured in seconds.items():
         print(f"{name:<36}{1 / statistics.median(measured):>14,.1f}{identical(name):>24.1%}")
     print(f"\nratio: {spread(against)}")
-    result: dict[str, Any] = {
+    result = {
         "ratio": round(statistics.median(against), 3),
         "identical": round(identical(THEIRS), 4),
         "sentences_per_second": round(1 / statistics.median(seconds[OURS]), 2),
@@ -137,10 +111,6 @@ def report(options: argparse.Namespace, work: Session) -> None:
         "device": options.device,
         "threads": options.threads,
     }
-    if count:
-        alone = ratios(seconds[ALONE], seconds[OURS])
-        print(f"ratio to one sentence at a time: {spread(alone)}")
-        result["ratio_to_one_by_one"] = round(statistics.median(alone), 3)
     print(json.dumps(result))
 
 

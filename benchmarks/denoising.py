@@ -77,7 +77,6 @@ def ratio(before: NDArray[np.float64], after: NDArray[np.float64]) -> list[float
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Attack the same noisy vectors as they are and denoised, and print a table."""
     parser = command_line(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--run", default="minilm", help="a naive attack")

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from measuring import command_line, read_rows
 from numpy.typing import NDArray
-from small_models import Budget, add_budget, fit, save
+from small_models import add_training, fit, save
 from torch import Tensor, nn
 
 from unembed.embedders.minilm import MiniLM
@@ -129,8 +129,10 @@ def pooled(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     return nn.functional.normalize((hidden * mask[..., None]).sum(1), dim=1)
 
 
-def distil(model: Any, encoded: Sequence[list[int]], vectors: Tensor, padding: int, options: argparse.Namespace) -> int:
-    """Train for ``options.steps``; ``vectors`` (n, d) are the targets of ``encoded``. Gives the steps made."""
+def distil(
+    model: Any, encoded: Sequence[list[int]], vectors: Tensor, padding: int, options: argparse.Namespace
+) -> None:
+    """Train for ``options.steps``; ``vectors`` (n, d) are the targets of ``encoded``."""
     lengths = np.array([len(ids) for ids in encoded])
     losses: list[float] = []
 
@@ -149,7 +151,7 @@ def distil(model: Any, encoded: Sequence[list[int]], vectors: Tensor, padding: i
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.01, fused=True)
     batches = shuffled(lengths, options.batch_size, options.seed)
-    return len(fit(model, optimizer, factor, batches, loss_of, Budget(options.steps, options.minutes), report))
+    fit(model, optimizer, factor, batches, loss_of, options.steps, report)
 
 
 def retrieval(vectors: Mapping[str, Tensor]) -> dict[str, float]:
@@ -179,16 +181,11 @@ def saved(model: Any, tokenizer: Any, output: Path, limit: int) -> TransformerEm
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read, begin from the teacher, measure, train, measure."""
     parser = command_line(__doc__)
-    parser.add_argument("texts", type=Path)
-    parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--languages", nargs="+", default=["de", "fr"], help="besides English")
     parser.add_argument("--wordpieces", "--pieces", type=int, default=12_000, help="of the new languages, at most")
-    add_budget(parser, steps=1600)
-    parser.add_argument("--batch-size", type=int, default=64)
+    add_training(parser, steps=1600, batch_size=64)
     parser.add_argument("--lr", type=float, default=3e-4)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, default=None, help="training texts of each language (default: all)")
     options = parser.parse_args(argv)
 
@@ -224,14 +221,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in ("teacher", "glosses"):
         print(f"{name}: {results[name]}", flush=True)
     encoded = [encoding.ids for language in languages for encoding in tokenizer.encode_batch(training[language])]
-    steps = distil(model, encoded, target.repeat(len(languages), 1), old.token_to_id("[PAD]"), options)
+    distil(model, encoded, target.repeat(len(languages), 1), old.token_to_id("[PAD]"), options)
     found = embedded(saved(model.eval(), tokenizer, options.output, teacher.max_tokens), test)
     results["student"] = retrieval(found)
     # the squared distance in training, on held-out text: what an attacker who takes one for the other would meet
     near = {language: float((found[language] * reference[TEACHERS]).sum(1).mean()) for language in languages}
-    print(f"student after {steps:,} steps: {results['student']}")
+    print(f"student after {options.steps:,} steps: {results['student']}")
     print("cosine with the teacher's vector of the English: " + str({name: round(c, 3) for name, c in near.items()}))
-    print(json.dumps({"steps": steps, **results, "cosine": near}))
+    print(json.dumps({"steps": options.steps, **results, "cosine": near}))
 
 
 if __name__ == "__main__":

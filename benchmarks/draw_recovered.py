@@ -13,14 +13,16 @@ import html
 import json
 import textwrap
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import yaml
 from measuring import command_line
 
 from unembed.core.atomic_files import write_file
+from unembed.metrics.statistics import evenly
 from unembed.metrics.text import sentence_bleu
-from unembed.metrics.tokens import recovered_words
+from unembed.reports.results import parts
 from unembed.runs import layout
 
 PAIRS, COLUMNS = 4, 78
@@ -38,7 +40,6 @@ STYLE = """
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Choose, draw, write."""
     parser = command_line(__doc__)
     parser.add_argument("--run", type=Path, required=True, help="a run directory")
     parser.add_argument("--output", type=Path, required=True, help="the SVG file to write")
@@ -56,69 +57,63 @@ def main(argv: Sequence[str] | None = None) -> None:
 def across_quality(rows: dict[int, dict[str, str]]) -> list[int]:
     """The middle example of each quarter, best quarter first, by sentence BLEU."""
     ranked = sorted(rows, key=lambda i: (-sentence_bleu(rows[i]["reference"], rows[i]["prediction"]), i))
-    return [ranked[(2 * part + 1) * len(ranked) // (2 * PAIRS)] for part in range(PAIRS)]
+    return list(evenly(ranked, PAIRS, middle=True))
 
 
 def picture(pairs: list[tuple[str, str]], title: str) -> str:
     """The SVG of (reference, prediction) pairs."""
-    parts: list[str] = []
+    drawing: list[str] = []
     y = 42
-    parts.append(word(LEFT, y, title, "quiet"))
-    parts.append(legend(y + LINE))
+    drawing.append(word(LEFT, y, title, "quiet"))
+    drawing.append(legend(y + LINE))
     y += LINE + 14
     for reference, prediction in pairs:
-        parts.append(f'<line class="rule" x1="{LEFT}" x2="{WIDTH - LEFT}" y1="{y}" y2="{y}"/>')
+        drawing.append(f'<line class="rule" x1="{LEFT}" x2="{WIDTH - LEFT}" y1="{y}" y2="{y}"/>')
         y += 8
         for name, text, other in (("text", reference, None), ("read back", prediction, reference)):
-            parts.append(word(LEFT, y + LINE, name, "quiet"))
+            drawing.append(word(LEFT, y + LINE, name, "quiet"))
             for line in lines_of(text, other):
                 y += LINE
-                parts += drawn(line, y)
+                drawing += drawn(line, y)
         y += 18
     texts = " ".join(f"Text: {reference} Read back: {prediction}" for reference, prediction in pairs)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" viewBox="0 0 {WIDTH} {y}" role="img">'
     panel = f'<rect class="panel" x=".5" y=".5" width="{WIDTH - 1}" height="{y - 1}" rx="10"/>'
     about = f"<title>Texts read back from their embeddings</title><desc>{html.escape(texts)}</desc>"
-    drawing = [part for part in parts if part]
-    return "\n".join([head, about, f"<style>{STYLE}</style>", panel, *drawing, "</svg>"]) + "\n"
+    return "\n".join([head, about, f"<style>{STYLE}</style>", panel, *filter(None, drawing), "</svg>"]) + "\n"
 
 
 def lines_of(text: str, other: str | None) -> list[list[tuple[str, bool | None]]]:
     """A text cut into lines of parts, each with whether ``other`` has it; None: not a word, or nothing to mark."""
     text = " ".join(text.split())
-    marked = [(text, False)] if other is None else recovered_words(text, other)
-    states: list[bool | None] = []
-    for place, (part, found) in enumerate(marked):
-        neighbours = [recovered for _, recovered in marked[max(0, place - 1) : place + 2 : 2]]
-        bridge = part.isspace() and len(neighbours) == 2 and all(neighbours)  # a recovered phrase is one mark
-        is_word = other is not None and any(map(str.isalnum, part))
-        states += [True if bridge else found if is_word else None] * len(part)
-    found_lines: list[list[tuple[str, bool | None]]] = []
-    place = 0
+    states: list[bool | None] = [None] * len(text)
+    if other is not None:
+        marked = parts(text, other, limit=len(text))
+        states = [part.recovered or (False if c.isalnum() else None) for part in marked for c in part.text]
+    lines, place = [], 0
     for line in textwrap.wrap(text, COLUMNS) or [""]:
         place = text.index(line, place)
-        found_lines.append([])
-        for character, state in zip(line, states[place : place + len(line)], strict=True):
-            if found_lines[-1] and found_lines[-1][-1][1] is state:
-                character = found_lines[-1].pop()[0] + character
-            found_lines[-1].append((character, state))
+        runs = groupby(zip(line, states[place:], strict=False), key=lambda pair: pair[1])
+        lines.append([("".join(character for character, _ in run), state) for state, run in runs])
         place += len(line)
-    return found_lines
+    return lines
 
 
 def drawn(line: list[tuple[str, bool | None]], y: int) -> list[str]:
-    """The parts of a line: recovered words on a coloured ground, wrong ones underlined: colour alone says little."""
-    parts = []
+    """A line: recovered words on a coloured ground, wrong ones underlined: colour alone says little."""
+    shapes = []
     x = float(LEFT + LABEL)
     for text, state in line:
         width, left = len(text) * CHARACTER, x - 1
         if state is True:
-            parts.append(f'<rect class="mark" x="{left:.1f}" y="{y - 15}" width="{width + 2:.1f}" height="20" rx="3"/>')
+            shapes.append(
+                f'<rect class="mark" x="{left:.1f}" y="{y - 15}" width="{width + 2:.1f}" height="20" rx="3"/>'
+            )
         if state is False:
-            parts.append(f'<line class="wrong" x1="{x:.1f}" x2="{x + width:.1f}" y1="{y + 4}" y2="{y + 4}"/>')
-        parts.append(word(x, y, text))
+            shapes.append(f'<line class="wrong" x1="{x:.1f}" x2="{x + width:.1f}" y1="{y + 4}" y2="{y + 4}"/>')
+        shapes.append(word(x, y, text))
         x += width
-    return parts
+    return shapes
 
 
 def word(x: float, y: float, text: str, style: str = "") -> str:

@@ -23,7 +23,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -195,28 +195,23 @@ def start(work: Work, folder: Path, session: int) -> list[int]:
         os.environ["UNEMBED_CACHE"] = str(folder / "cache")
         if work.processes > 1:
             ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": work.processes, "GROUP_RANK": 0,
-                     "LOCAL_WORLD_SIZE": work.processes, "TORCHELASTIC_RUN_ID": "faults"}  # fmt: skip
+                     "LOCAL_WORLD_SIZE": work.processes, "TORCHELASTIC_RUN_ID": "faults",
+                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
             os.environ |= {name: str(value) for name, value in ranks.items()}
-            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             rank_zero_only.rank = rank  # type: ignore[attr-defined]
-        in_child(lambda: script(work.script, arguments), folder / f"session{session}.log")
+        in_child([str(ROOT / f"{work.script}.py"), *arguments], folder / f"session{session}.log")
     return pids
 
 
-def script(name: str, arguments: list[str]) -> None:
-    path = ROOT / f"{name}.py"
-    sys.argv = [str(path), *arguments]
-    runpy.run_path(str(path), run_name="__main__")
-
-
-def in_child(work: Callable[[], None], log: Path) -> None:
-    """Do ``work`` with its output in a file, then end this process: nothing of the parent's is tidied up twice."""
+def in_child(command: list[str], log: Path) -> None:
+    """Run a script with its output in a file, then end this process: nothing of the parent's is tidied up twice."""
     code = 1
     try:
         with log.open("a") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-            work()
+            sys.argv = command
+            runpy.run_path(command[0], run_name="__main__")
             code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -281,13 +276,13 @@ def different(work: Work, wanted: Outcome, found: Outcome) -> str:
 
 def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two lines or sets of metrics are equal but for the rounding of cosines."""
-    same = (value == other[key] or near(key, value, other[key]) for key, value in one.items() if key in other)
-    return one.keys() == other.keys() and all(same)
 
+    def same(key: str) -> bool:
+        pair = one[key], other[key]
+        floats = "cosine" in key and all(isinstance(value, float) for value in pair)
+        return pair[0] == pair[1] or (floats and abs(pair[0] - pair[1]) < ROUNDING)
 
-def near(key: str, one: object, other: object) -> bool:
-    floats = isinstance(one, float) and isinstance(other, float)
-    return floats and "cosine" in key and abs(one - other) < ROUNDING
+    return one.keys() == other.keys() and all(map(same, one))
 
 
 if __name__ == "__main__":

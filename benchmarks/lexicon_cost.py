@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import Clock, command_line, quiet, ratios, spread
+from lexicon_curve import lexicon_session
+from measuring import Clock, command_line, ratios, spread
 from torch import Tensor
 
-from unembed import launch
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.refining import Refiner
-from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.session import Session
 
@@ -140,18 +139,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU (default: all cores)")
     parser.add_argument("overrides", nargs="*", help="of the configuration, as for evaluate.py")
     options = parser.parse_args(argv)
-    quiet()
     torch.set_num_threads(options.threads)
-    try:
-        chosen = any(line.startswith("attack/refine=") for line in options.overrides)
-        limit = f"datamodule.limit_test={options.targets + options.block}"
-        overrides = [f"run={options.run}", limit, *([] if chosen else ["attack/refine=[lexicon]"]), *options.overrides]
-        _, config = launch.on_run("evaluate", overrides)
-        session = Session.open(options.run, config)
-        with torch.inference_mode():
-            measure(session, options)
-    except InputError as error:
-        raise SystemExit(str(error)) from error
+    with torch.inference_mode():
+        measure(lexicon_session(options.run, options.targets + options.block, options.overrides), options)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ Each line is written when it is known, and the same command computes what is mis
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import random
 import tempfile
@@ -25,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lexicon_curve import Points
-from measuring import command_line
+from measuring import Rows, command_line, read_rows
 
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.lexicon.language import Units
@@ -44,7 +42,7 @@ TOGETHER = 64  # targets
 def main(argv: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__)
     parser.add_argument("--text", type=Path, required=True, help="folder of *.jsonl.gz")
-    parser.add_argument("--output", type=Path, required=True, help="the JSON file to write, or to complete")
+    parser.add_argument("--output", type=Path, required=True, help="the file to write, or to complete: JSON lines")
     parser.add_argument("--cache", type=Path, required=True, help="folder of the embedding cache")
     parser.add_argument("--texts", type=int, default=100, help="of each length (default 100)")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help=f"in wordpieces (default {LENGTHS})")
@@ -55,20 +53,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-queries", type=int, default=100, help="of a text (default 100)")
     parser.add_argument("--vocabulary", action=argparse.BooleanOptionalAction, default=True, help="see LexiconSearch")
     options = parser.parse_args(argv)
-    everything = list(sentences(options.text))
+    everything = [row["text"] for path in sorted(options.text.glob("*.jsonl.gz")) for row in read_rows(path)]
     random.Random(0).shuffle(everything)
-    points = Points(options.output)
+    points = Rows(options.output)
     for pooling in options.pooling:
         with torch.inference_mode():
             Limits(pooling, everything, options).measure(points)
-    print(json.dumps({"points": len(points.rows), "texts": options.texts}))
-
-
-def sentences(folder: Path) -> Iterator[str]:
-    """All texts of the folder."""
-    for path in sorted(folder.glob("*.jsonl.gz")):
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            yield from (json.loads(line)["text"] for line in lines)
+    print(json.dumps({"points": len(points), "texts": options.texts}))
 
 
 class Limits:
@@ -86,19 +77,15 @@ class Limits:
             self.search.prepare([text for text in everything if len(text) < 120][:TRAINING], Path(folder), None)
             self.search.load(Path(folder), self.oracle.dimension)
 
-    def measure(self, points: Points) -> None:
+    def measure(self, points: Rows) -> None:
         """Compute the lines that are missing."""
         for length in self.options.lengths:
             for wrong in self.options.wrong:
                 settings = {"texts": self.options.texts, "max_queries": self.options.max_queries}
                 line = f"{self.pooling}, {length} wordpieces, {wrong} wrong"
-                if not points.has(line, self.options.max_queries, settings):
-                    found = self.line(length, wrong)
-                    points.rows.append(
-                        {"line": line, "budget": self.options.max_queries, "settings": settings, **found}
-                    )
-                    points.save()
-                    print(line, found, flush=True)
+                if not points.have(line=line, settings=settings):
+                    points.add({"line": line, "settings": settings, **self.line(length, wrong)})
+                    print(points[-1], flush=True)
 
     def line(self, length: int, wrong: str) -> dict[str, Any]:
         """Search for texts of one length."""

@@ -14,8 +14,8 @@ Parts (``--parts``), each a list of cells:
     long          soda alone for longer (figures 2 and 3)
 
 A cell is written to ``--output`` (a line of JSON) when it is done and never done again, so a killed or interrupted
-benchmark resumes where it was; ``--minutes`` ends it between two cells. At the end, and with ``--parts`` alone, the
-tables of all cells so far are printed (lm_inversion_tables.py), and the plot is written beside the output.
+benchmark resumes where it was. At the end, and with ``--parts`` alone, the tables of all cells so far are printed
+(lm_inversion_tables.py), and the plot is written beside the output.
 
 SODA's settings are the paper's for TinyStories-33M but for ``--soda``, embedding search's the paper's but for
 ``--embedding-search``; both were chosen on other random inputs of the small model. Cost is counted in forward passes
@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +38,7 @@ from typing import Any
 import lm_inversion_tables as tables
 import torch
 from lm_inversion_inverter import Inverter
-from measuring import command_line, quiet, read_rows, write_rows
+from measuring import Rows, command_line, quiet, read_rows, write_rows
 from torch import Tensor
 
 from unembed import launch
@@ -81,12 +80,9 @@ class Bench:
         for row in read_rows(self.options.texts):
             yield from ({"split": row["split"], "text": text} for text in END.split(row["text"]))
 
-    def config(self, overrides: Sequence[str]) -> Any:
-        """What train.py would make of the overrides; composed once, since composing takes a tenth of a second."""
-        return self._composed(tuple(overrides))
-
-    @lru_cache  # noqa: B019  (one bench a process)
-    def _composed(self, overrides: tuple[str, ...]) -> Any:
+    @lru_cache  # noqa: B019  (one bench a process; composing takes a tenth of a second)
+    def config(self, *overrides: str) -> Any:
+        """What train.py would make of the overrides."""
         config = launch.compose(
             "train", ["embedder=language_model", f"embedder.model={self.options.model}", *overrides]
         )
@@ -114,7 +110,7 @@ class Bench:
                 "datamodule.source.source.split_field=split",
             ],
         }[data]  # fmt: skip
-        config = self.config(["attack=soda", *kind, *chosen, f"datamodule.source.test_per_length={count}"])
+        config = self.config("attack=soda", *kind, *chosen, f"datamodule.source.test_per_length={count}")
         found: Sequence[Example] = instantiate(config.datamodule.source, _convert_="all").load()["test"]
         return [example.tokens for example in found if example.tokens is not None]
 
@@ -127,7 +123,7 @@ class Bench:
 
         model = model or self.model()
         chosen = [f"attack={attack}", "attack.keep=best", "datamodule=random_tokens", *overrides]
-        made = instantiate(self.config(chosen).attack)
+        made = instantiate(self.config(*chosen).attack)
         made.connect(self.folder / "artifacts", self.oracle(model))
         rows = model.observe(torch.tensor(ids)) if rows is None else rows
         lengths = tuple(map(len, ids)) if known else None
@@ -170,10 +166,6 @@ class Cell:
     part: str
     name: dict[str, Any]
     run: Callable[[], dict[str, Any]]
-
-    @property
-    def key(self) -> str:
-        return json.dumps([self.part, self.name], sort_keys=True)
 
 
 def overrides_of(attack: str, length: int, inputs: int, options: argparse.Namespace) -> tuple[str, list[str]]:
@@ -288,11 +280,8 @@ def output_cells(bench: Bench) -> Iterator[Cell]:
 def _outputs(bench: Bench, m: int, top_k: int | None) -> dict[str, Any]:
     overrides = [f"attack.iterations={bench.iterations(300)}", f"attack/loss={'text' if top_k == 0 else 'logit'}"]
     model, each = bench.model(m, top_k), -(-bench.options.small_count // 3)
-    return {
-        "rows": [
-            row for n in (1, 2, 3) for row in bench.soda(bench.inputs("random", n, each), overrides, model=model)
-        ]
-    }  # fmt: skip
+    searches = (bench.soda(bench.inputs("random", n, each), overrides, model=model) for n in (1, 2, 3))
+    return {"rows": list(itertools.chain.from_iterable(searches))}
 
 
 def ablation_cells(bench: Bench) -> Iterator[Cell]:
@@ -314,13 +303,11 @@ CELLS: dict[str, Callable[[Bench], Iterator[Cell]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Do the cells that are missing, then show all."""
     parser = command_line(__doc__)
     parser.add_argument("--model", type=Path, required=True, help="a folder of train_language_model.py")
     parser.add_argument("--texts", type=Path, required=True, help="the texts that it was trained on")
     parser.add_argument("--output", type=Path, required=True, help="a .jsonl file; the plot is written beside it")
     parser.add_argument("--parts", nargs="*", choices=CELLS, default=list(CELLS), help="none: only show what is there")
-    parser.add_argument("--minutes", type=float, default=60.0, help="no cell begins after so long")
     parser.add_argument("--passes", type=int, default=3000, help="forward passes that a target may cost")
     parser.add_argument("--long-passes", type=int, default=10_000, help="the same in part long")
     parser.add_argument("--count", type=int, default=50, help="inputs of each length and kind in part lengths")
@@ -338,25 +325,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     quiet()
-    done = tables.read(options.output)
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, options.output.open("a", encoding="utf-8") as file:
+    records = Rows(options.output)
+    with tempfile.TemporaryDirectory() as folder:
         bench = Bench(options, Path(folder))
         for cell in itertools.chain.from_iterable(CELLS[part](bench) for part in options.parts):
             if cell.part != "inverter" and cell.name.get("attack", "soda") == "soda":
                 cell.name["soda"] = options.soda
-            if cell.key in done:
+            if records.have(part=cell.part, name=cell.name):
                 continue
-            if time.monotonic() - began > 60 * options.minutes:
-                print(f"{options.minutes:g} minutes are over: the same command resumes from here")
-                break
             started = time.perf_counter()
             record = {"part": cell.part, "name": cell.name, **cell.run()}
             record["seconds"] = round(time.perf_counter() - started, 2)
-            file.write(json.dumps(record) + "\n")
-            file.flush()
+            records.add(record)
             print(f"  {record['seconds']:7.1f} s  {cell.part}: {tables.short(record)}", flush=True)
-    records = list(tables.read(options.output).values())
     print(tables.everything(records))
     if plotted := tables.plot(records):
         options.output.with_suffix(".svg").write_text(plotted, encoding="utf-8")

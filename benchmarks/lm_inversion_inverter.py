@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from measuring import read_rows
-from small_models import Budget, fit_muon
+from small_models import fit_muon
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Targets
@@ -36,7 +35,7 @@ class Inverter:
     def _built(self) -> Any:
         from hydra.utils import instantiate
 
-        attack = instantiate(self.bench.config(INVERTER).attack)
+        attack = instantiate(self.bench.config(*INVERTER).attack)
         attack.connect(self.bench.folder / "artifacts", self.bench.oracle(self.bench.model()))
         attack.prepare([], attack.artifacts)
         attack.load(attack.artifacts)
@@ -78,8 +77,7 @@ class Inverter:
                 pairs += len(kept)
                 yield model.observe(torch.tensor(kept)), labels
 
-        batches = itertools.islice(examples(), total)
-        losses = fit_muon(attack, attack.optimizer_settings, batches, lambda batch: attack.loss(*batch), Budget(total))
+        losses = fit_muon(attack, attack.optimizer_settings, examples(), lambda batch: attack.loss(*batch), total)
         part = self.file.with_suffix(".part")
         torch.save(attack.state_dict(), part)
         part.replace(self.file)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-import measuring  # noqa: F401  the packages are found
+from drawing import beside
 
 from unembed.metrics.base import Ratio
 from unembed.metrics.statistics import Share
 from unembed.metrics.token_inversion import (
+    Claimed,
     FalseDiscovery,
     Inverted,
     TokenExact,
@@ -24,29 +23,7 @@ from unembed.reports import charts, svg
 
 Record = dict[str, Any]
 POINTS = 60  # of a curve
-EXACT, PARTIAL, WRONG = TokenExact(), TokenPartial(), FalseDiscovery()
-STYLE = """
-  svg { font-family: system-ui, sans-serif } .panel { fill: #ffffff }
-  text { fill: #59636e; font-size: 11px } .end { text-anchor: end } .middle { text-anchor: middle }
-  .grid { stroke: #d8dee4 } .axis { stroke: #59636e } .line { fill: none; stroke-width: 1.8 } .fill { stroke: none }
-  .line.series0 { stroke: #0969da } .fill.series0 { fill: #0969da } .line.series1 { stroke: #bc4c00 }
-  .fill.series1 { fill: #bc4c00 } .line.series2 { stroke: #1a7f37 } .fill.series2 { fill: #1a7f37 }
-  .line.series3 { stroke: #8250df } .fill.series3 { fill: #8250df } .line.series4 { stroke: #57606a }
-  .fill.series4 { fill: #57606a } .title { font-size: 13px }
-  @media (prefers-color-scheme: dark) { .panel { fill: #151b23 } text { fill: #9198a1 } .grid { stroke: #3d444d } }
-"""
-
-
-def read(path: Path) -> dict[str, Record]:
-    """Cells that are done, by their key; a line that a kill cut short is none."""
-    found: dict[str, Record] = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        found[json.dumps([record["part"], record["name"]], sort_keys=True)] = record
-    return found
+EXACT, PARTIAL, WRONG, CLAIMED = TokenExact(), TokenPartial(), FalseDiscovery(), Claimed()
 
 
 def rows_of(records: Iterable[Record], *, shown: bool = True, **name: Any) -> list[Inverted]:
@@ -114,13 +91,8 @@ def everything(records: Sequence[Record]) -> str:
         "oracle": oracle, "wrong_length": wrong_length, "slander": slander, "outputs": outputs, "ablation": ablation,
         "inverter": inverter, "lengths": lengths, "long": long,
     }  # fmt: skip
-    return "\n\n".join(makers[part](parts[part]) for part in makers if part in parts) + seconds(parts)
-
-
-def seconds(parts: dict[str, list[Record]]) -> str:
-    """What each part took."""
-    took = ", ".join(f"{part} {sum(r['seconds'] for r in found) / 60:.1f}" for part, found in parts.items())
-    return f"\n\nminutes: {took}"
+    minutes = ", ".join(f"{part} {sum(r['seconds'] for r in found) / 60:.1f}" for part, found in parts.items())
+    return "\n\n".join([*(makers[part](parts[part]) for part in makers if part in parts), f"minutes: {minutes}"])
 
 
 def oracle(records: Sequence[Record]) -> str:
@@ -133,17 +105,8 @@ def oracle(records: Sequence[Record]) -> str:
         ambiguous = sum(any(ids != row["true"] for ids in agreeing) for row, agreeing in chosen)
         denied = sum(row["verified"] and row["found"] not in agreeing for row, agreeing in chosen)
         claims = counted(WRONG, rows)
-        share = "-" if claims.rate is None else f"{claims.rate:.1f}"
-        lines.append(
-            [
-                str(length),
-                rate(counted(EXACT, rows), True),
-                str(claims.whole),
-                share,
-                str(ambiguous),
-                str(denied),
-            ]
-        )
+        found = [rate(counted(EXACT, rows), True), str(claims.whole), rate(claims)]
+        lines.append([str(length), *found, str(ambiguous), str(denied)])
     heads = ["tokens", "exact", "claims", "false discovery", "outputs of another input too", "claims denied"]
     title = "oracle: soda, which knows that there are at most two tokens, against all inputs of one and two"
     return f"{title}\n{table(heads, lines)}"
@@ -155,8 +118,7 @@ def wrong_length(records: Sequence[Record]) -> str:
     lines = []
     for length in searched:
         cells = [rows_of(records, true=one, searched=length) for one in true]
-        shares = [rate(Share(sum(row.claimed for row in rows), len(rows))) if rows else "-" for rows in cells]
-        lines.append([f"searched with {length}", *shares])
+        lines.append([f"searched with {length}", *(rate(counted(CLAIMED, rows)) for rows in cells)])
     return "wrong_length: inputs claimed, %\n" + table(["", *(f"of {one} tokens" for one in true)], lines)
 
 
@@ -166,9 +128,7 @@ def slander(records: Sequence[Record]) -> str:
     lines = []
     for kind in kinds:
         cells = [rows_of(records, claim=kind, logits=one) for one in seen]
-        lines.append(
-            [kind, *(rate(Share(sum(row.claimed for row in rows), len(rows)), True) if rows else "-" for rows in cells)]
-        )
+        lines.append([kind, *(rate(counted(CLAIMED, rows), True) for rows in cells)])
     heads = ["output of ten tokens", *(f"logits seen: {one}" for one in seen)]
     return "slander: outputs that an input of up to three tokens was found for, %\n" + table(heads, lines)
 
@@ -181,7 +141,7 @@ def outputs(records: Sequence[Record]) -> str:
         lines = []
         for one in seen:
             cells = [rows_of(records, tokens=m, logits=one) for m in tokens]
-            lines.append([f"{one} logits", *(rate(counted(metric, rows)) if rows else "-" for rows in cells)])
+            lines.append([f"{one} logits", *(rate(counted(metric, rows)) for rows in cells)])
         heads = [title, *(f"{m} output token{'' if m == 1 else 's'}" for m in tokens)]
         found.append(f"outputs: {title}, inputs of 1 to 3 tokens, %\n{table(heads, lines)}")
     return "\n\n".join(found)
@@ -219,7 +179,7 @@ def lengths(records: Sequence[Record]) -> str:
             lines.append([
                 attack if shown else f"{attack}, inputs that training had not",
                 rate(within(rows, limit), True), rate(counted(PARTIAL, rows)), rate(counted(WRONG, rows)),
-                f"{spent(rows):,.0f}", *(rate(within(cell, limit)) if cell else "-" for cell in cells),
+                f"{spent(rows):,.0f}", *(rate(within(cell, limit)) for cell in cells),
             ])  # fmt: skip
         heads = ["attack", "exact", "partial", "false discovery", "passes", *map(str, range(1, 11))]
         found.append(f"lengths: {data} inputs, exact within {limit:,} passes, %\n{table(heads, lines)}")
@@ -232,10 +192,8 @@ def long(records: Sequence[Record]) -> str:
     lengths, lines = values(records, "length"), []
     for data in values(records, "data"):
         for share in (0.01, 0.05, 0.2, 1.0):
-            cells = [rows_of(records, data=data, length=n) for n in lengths]
-            lines.append(
-                [data, f"{share * limit:,.0f}", *(rate(within(c, share * limit)) if c else "-" for c in cells)]
-            )
+            cells = [within(rows_of(records, data=data, length=n), share * limit) for n in lengths]
+            lines.append([data, f"{share * limit:,.0f}", *map(rate, cells)])
     found = ["long: soda, exact by input length, %\n" + table(["inputs", "passes", *map(str, lengths)], lines)]
     placed = by_position(rows_of(records, data="random"))
     lines = [[str(n), *(rate(share) for share in shares), *[""] * (10 - n)] for n, shares in placed.items()]
@@ -247,33 +205,21 @@ def plot(records: Sequence[Record]) -> str | None:
     """Exact against passes: all attacks on random inputs and on text, and soda by length; None without cells."""
     found, alone = ([record for record in records if record["part"] == part] for part in ("lengths", "long"))
     limit, long_limit = (max(values(part, "passes"), default=0) for part in (found, alone))
-    panels = []
-    for data in values(found, "data"):
-        series = [
-            charts.Series(attack, _curve(rows_of(found, data=data, attack=attack), limit))
-            for attack in values(found, "attack")
-            if attack != "logits_inverter"
-        ]
-        panels.append((f"{data}: exact, % of inputs", [one for one in series if one.points]))
-    by_length = [
-        charts.Series(f"{n}", _curve(rows_of(alone, data="random", length=n), long_limit)) for n in (3, 4, 5, 6, 8)
+    attacks = [attack for attack in values(found, "attack") if attack != "logits_inverter"]
+    panels = [
+        (f"{data}: exact, % of inputs", {a: _curve(rows_of(found, data=data, attack=a), limit) for a in attacks})
+        for data in values(found, "data")
     ]
-    panels.append(("soda, random, by input length", [one for one in by_length if one.points]))
-    drawn = [(title, series) for title, series in panels if series]
+    by_length = {f"{n}": _curve(rows_of(alone, data="random", length=n), long_limit) for n in (3, 4, 5, 6, 8)}
+    panels.append(("soda, random, by input length", by_length))
+    drawn = {
+        title: charts.line_chart(title, series, "forward passes a target", from_zero=True)
+        for title, curves in panels
+        if (series := [charts.Series(name, points) for name, points in curves.items() if points])
+    }
     if not drawn:
         return None
-    width, height = svg.WIDTH, svg.HEIGHT + 24
-    parts = []
-    for place, (title, series) in enumerate(drawn):
-        chart = str(charts.line_chart(title, series, "forward passes a target", from_zero=True))
-        sized = chart.replace(
-            "<svg ", f'<svg x="{place * width:g}" y="24" width="{width:g}" height="{svg.HEIGHT:g}" ', 1
-        )
-        parts.append(f'<text class="title" x="{place * width + 12:g}" y="18">{title}</text>{sized}')
-    whole = width * len(drawn)
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole:g} {height:g}" role="img">'
-    panel = f'<rect class="panel" width="{whole:g}" height="{height:g}"/>'
-    return "\n".join([head, f"<style>{STYLE}</style>", panel, *parts, "</svg>"]) + "\n"
+    return beside("Inputs recovered by forward passes", list(drawn.values()), svg.WIDTH, svg.HEIGHT, list(drawn))
 
 
 def _curve(rows: Sequence[Inverted], limit: int) -> list[tuple[float, float]]:

@@ -62,18 +62,10 @@ def make_language_model(folder: Path, kind: str, tokenizer: Any) -> None:
     """A T5 with random weights; only config.json and the tokenizer are kept in the end."""
     torch.manual_seed(1)
     options = {
-        "vocab_size": VOCABULARY,
-        "d_model": WIDTH,
-        "d_kv": 8,
-        "d_ff": 24,
-        "num_layers": 2,
-        "num_decoder_layers": 1,
-        "num_heads": 2,
-        "dropout_rate": 0.0,
-        "decoder_start_token_id": 0,
-        "relative_attention_num_buckets": 8,
+        "vocab_size": VOCABULARY, "d_model": WIDTH, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 1,
+        "num_heads": 2, "dropout_rate": 0.0, "decoder_start_token_id": 0, "relative_attention_num_buckets": 8,
         "relative_attention_max_distance": 32,
-    }
+    }  # fmt: skip
     model: Any
     if kind == "t5":
         model = transformers.T5ForConditionalGeneration(transformers.T5Config(feed_forward_proj="relu", **options))
@@ -88,22 +80,12 @@ def settings(model: str, **changes: Any) -> Any:
     from vec2text.models.config import InversionConfig
 
     values: dict[str, Any] = {
-        "model_name_or_path": model,
-        "embedder_model_name": "gtr_base",
-        "embedder_model_api": None,
-        "embedder_torch_dtype": "float32",
-        "num_repeat_tokens": REPEATS,
-        "max_seq_length": LENGTH,
-        "embedder_no_grad": True,
-        "embedder_fake_with_zeros": False,
-        "use_frozen_embeddings_as_input": True,
-        "encoder_dropout_disabled": False,
-        "decoder_dropout_disabled": False,
-        "embeddings_from_layer_n": None,
-        "use_lora": False,
-        "embedder_gaussian_noise_level": 0.0,
-        "corrector_ignore_hypothesis_embedding": False,
-    }
+        "model_name_or_path": model, "embedder_model_name": "gtr_base", "embedder_model_api": None,
+        "embedder_torch_dtype": "float32", "num_repeat_tokens": REPEATS, "max_seq_length": LENGTH,
+        "embedder_no_grad": True, "embedder_fake_with_zeros": False, "use_frozen_embeddings_as_input": True,
+        "encoder_dropout_disabled": False, "decoder_dropout_disabled": False, "embeddings_from_layer_n": None,
+        "use_lora": False, "embedder_gaussian_noise_level": 0.0, "corrector_ignore_hypothesis_embedding": False,
+    }  # fmt: skip
     return InversionConfig(**(values | changes))
 
 

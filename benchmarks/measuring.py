@@ -6,6 +6,7 @@ Every benchmark prints a table for the eye and ends with one JSON line. Imports 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import logging
 import statistics
@@ -13,10 +14,13 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from unembed.session import Session
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,10 +73,37 @@ def spread(found: Sequence[float]) -> str:
     return f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f} in {len(found)} rounds)"
 
 
+def cka(x: Tensor, y: Tensor) -> float:
+    """Linear centred kernel alignment (Kornblith et al. 2019) of vectors of the same texts, (n, d) and (n, k)."""
+    x, y = x - x.mean(0), y - y.mean(0)
+    return float((x.T @ y).square().sum() / ((x.T @ x).norm() * (y.T @ y).norm()))
+
+
 def read_rows(path: Path, split: str | None = None) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON-lines file, of one ``split`` or all."""
-    with path.open(encoding="utf-8") as lines:
+    """The objects of a JSON-lines file, which may be packed (.gz), of one ``split`` or all."""
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
         yield from (row for row in map(json.loads, lines) if split is None or row["split"] == split)
+
+
+class Rows(list[dict[str, Any]]):
+    """Rows of a JSON-lines file that are written when they are known: the same command measures what is missing."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else []:
+            with suppress(json.JSONDecodeError):  # a kill cut the line short
+                self.append(json.loads(line))
+
+    def add(self, *rows: dict[str, Any]) -> None:
+        self.extend(rows)
+        part = self.path.with_name(f"{self.path.name}.part")
+        write_rows(part, self)
+        part.replace(self.path)
+
+    def have(self, **values: Any) -> bool:
+        """Whether a row has these values."""
+        return any(all(row.get(key) == value for key, value in values.items()) for row in self)
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -187,17 +187,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 float((outside[1::2] > Threshold.at(known, 0.01).value).mean())
                 for known in (outside[::2], found(foreign).scores)
             ]
-            results.append(
-                {
-                    "store": name,
-                    "auc": auc,
-                    "tpr": share,
-                    "alone": alone,
-                    "intervals": intervals,
-                    "near": changed,
-                    "errors": errors,
-                }
-            )
+            result = {"store": name, "auc": auc, "tpr": share, "alone": alone}
+            results.append({**result, "intervals": intervals, "near": changed, "errors": errors})
             ends = [
                 f"{one:.4f} ({both.low:.4f} to {both.high:.4f})" if both else "-"
                 for one, both in zip((auc, share), intervals, strict=True)
@@ -213,16 +204,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         right = sum(rows == [places] for places, rows in members_of)
         wrong = sum(bool(rows) for _, rows in others_of)
     print(f"rotation, key unknown: {right} of {options.threes} threes of members, {wrong} of as many of other texts")
-    print(
-        json.dumps(
-            {
-                "rows": options.rows,
-                "others": options.others,
-                "results": results,
-                "threes": [right, wrong, options.threes],
-            }
-        )
-    )
+    sizes = {"rows": options.rows, "others": options.others}
+    print(json.dumps({**sizes, "results": results, "threes": [right, wrong, options.threes]}))
 
 
 if __name__ == "__main__":

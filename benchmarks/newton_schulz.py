@@ -28,7 +28,7 @@ from slow_processor import WARM_UP, emulated
 from torch import nn
 from torch.optim import Optimizer
 
-from unembed.attacks.parts import muon
+from unembed.attacks.parts import optimizers
 from unembed.attacks.parts.optimizers import JointOptimizer, MuonAdamW
 from unembed.attacks.parts.precision import processor_name
 
@@ -61,7 +61,9 @@ class Timed:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Within it, the time of each call of the Newton-Schulz function is added to that of its step."""
-        module, name = (torch.optim._muon, "_zeropower_via_newtonschulz") if self.theirs else (muon, "orthogonalized")
+        module, name = (
+            (torch.optim._muon, "_zeropower_via_newtonschulz") if self.theirs else (optimizers, "orthogonalized")
+        )
         original = getattr(module, name)
 
         def timed(*values: Any) -> Any:

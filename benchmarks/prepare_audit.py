@@ -36,7 +36,6 @@ SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read, separate, multiply, embed, write."""
     parser = command_line(__doc__)
     parser.add_argument("--text", type=Path, required=True, help="the file of personal data")
     parser.add_argument("--output", type=Path, required=True, help="the folder to write")
@@ -60,25 +59,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, part in (("test", rest[:HELD_OUT]), ("train", rest[HELD_OUT:])):
             parts[name] = parts[name] + part
     for name, chosen in parts.items():
-        write_rows(
-            arguments.output / f"{name}.jsonl", [{"text": row["text"], "spans": row.get("spans", [])} for row in chosen]
-        )
+        rows = [{"text": row["text"], "spans": row.get("spans", [])} for row in chosen]
+        write_rows(arguments.output / f"{name}.jsonl", rows)
 
     fields = Fields(spans="spans")
     examples = [fields.example({"spans": [], **row}, str(row["id"])) for row in store]
     cut = list(Truncation(arguments.tokens).cut([example for example in examples if example is not None]))
-    write_rows(
-        arguments.output / "store.jsonl",
-        [
-            {
-                "index": index,
-                "id": row["id"],
-                "text": one.text,
-                "spans": [[span.start, span.end, span.label] for span in one.spans],
-            }
-            for index, (row, one) in enumerate(zip(store, cut, strict=True))
-        ],
-    )
+    rows = []
+    for index, (row, one) in enumerate(zip(store, cut, strict=True)):
+        spans = [[span.start, span.end, span.label] for span in one.spans]
+        rows.append({"index": index, "id": row["id"], "text": one.text, "spans": spans})
+    write_rows(arguments.output / "store.jsonl", rows)
     np.save(arguments.output / "store.npy", MiniLM().embed([one.text for one in cut]).numpy())
     print({name: len(chosen) for name, chosen in parts.items()}, "store", len(cut))
 

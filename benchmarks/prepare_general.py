@@ -12,9 +12,7 @@ and numbers, so that an attack has to read these from the vector; short texts of
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
 import random
 import re
 from collections import Counter
@@ -23,7 +21,7 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from measuring import command_line, write_rows
+from measuring import command_line, read_rows, write_rows
 
 PASSAGES = "_passages"
 TEST, VALID = 0.004, 0.002  # shares of all texts
@@ -43,7 +41,6 @@ class Row(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read, split, thin out, derive, shuffle, write."""
     parser = command_line(__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="the folder of *.jsonl.gz")
     parser.add_argument("--output", type=Path, required=True, help="the file to write")
@@ -58,12 +55,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     counts = Counter({"read": len(rows)})
     if options.derived:
         training = [row for row in rows if row.split == "train"]
-        for kind, made in (
-            ("sentences", sentences(training)), ("renamed", renamed(training)), ("joined", joined(training)),
-        ):  # fmt: skip
+        for derive in (sentences, renamed, joined):
             before = len(rows)
-            rows.extend(made)
-            counts[kind] = len(rows) - before
+            rows.extend(derive(training))
+            counts[derive.__name__] = len(rows) - before
     rows.sort(key=lambda row: uniform(row.text, "order"))
     write_rows(options.output, (row._asdict() for row in rows))
     print(dict(counts), dict(Counter(row.split for row in rows).most_common()))
@@ -72,13 +67,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 def kept(file: Path, passages: float) -> Iterator[Row]:
     """The texts of a file that are kept."""
     name = file.name.removesuffix(".jsonl.gz")
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            text = json.loads(line)["text"]
-            chance = uniform(text, "split")
-            split = "test" if chance < TEST else "valid" if chance < TEST + VALID else "train"
-            if split == "train" and name.endswith(PASSAGES) and uniform(text, "thin") >= passages:
-                continue
+    for text in (row["text"] for row in read_rows(file)):
+        chance = uniform(text, "split")
+        split = "test" if chance < TEST else "valid" if chance < TEST + VALID else "train"
+        if split != "train" or not name.endswith(PASSAGES) or uniform(text, "thin") < passages:
             yield Row(text, name.removesuffix(PASSAGES), split)
 
 
@@ -105,10 +97,8 @@ def renamed(rows: Sequence[Row]) -> Iterator[Row]:
         others = iter(draw.choices(words, cum_weights=weights, k=len(found)))
         parts, end = [], 0
         for word in found:
-            parts += [
-                row.text[end : word.start()],
-                digits(word.group(), draw) if word.group().isdigit() else next(others),
-            ]
+            new = digits(word.group(), draw) if word.group().isdigit() else next(others)
+            parts += [row.text[end : word.start()], new]
             end = word.end()
         yield row._replace(text="".join(parts) + row.text[end:])
 

@@ -27,7 +27,6 @@ VALID, TEST, LONGEST = 1_500, 2_000, 22
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read, separate, add, write."""
     parser = command_line(__doc__)
     parser.add_argument("--text", type=Path, required=True, help="the folder of public text")
     parser.add_argument("--output", type=Path, required=True, help="the file to write")

@@ -13,8 +13,6 @@ and ``--general`` short sentences of the other sources. Names for the copies are
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -30,7 +28,6 @@ PERSON, LONGEST = "PERSON", 22
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read, vary, add, write."""
     parser = command_line(__doc__)
     parser.add_argument("--text", type=Path, required=True, help="the folder of public text")
     parser.add_argument("--output", type=Path, required=True, help="the file to write")
@@ -80,9 +77,7 @@ def sentences(folder: Path) -> Iterator[str]:
     """Sentences of 3 to 22 words."""
     for path in sorted(folder.glob("*.jsonl.gz")):
         if "_passages" not in path.name:
-            with gzip.open(path, "rt", encoding="utf-8") as lines:
-                texts = [json.loads(line)["text"] for line in lines]
-            yield from (text for text in texts if 3 <= len(text.split()) <= LONGEST)
+            yield from (row["text"] for row in read_rows(path) if 3 <= len(row["text"].split()) <= LONGEST)
 
 
 if __name__ == "__main__":

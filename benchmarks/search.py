@@ -93,11 +93,8 @@ def theirs(folder: Path, minilm: str, steps: int, beams: int, options: argparse.
 
 def settings(given: str) -> list[tuple[int, int]]:
     """``20x4,50x8`` -> [(20, 4), (50, 8)]."""
-    found = []
-    for part in given.split(","):
-        steps, _, beams = part.partition("x")
-        found.append((int(steps), int(beams)))
-    return found
+    pairs = (part.split("x") for part in given.split(","))
+    return [(int(steps), int(beams)) for steps, beams in pairs]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -144,9 +141,8 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
 
     corrector, embedder, vectors = prepared(options)
     inverter = corrector.inverter
-    export(
-        folder, inverter.prefix, inverter.decoder.model, corrector.network, corrector.tokenizer, length=options.length
-    )
+    models = (inverter.prefix, inverter.decoder.model, corrector.network)
+    export(folder, *models, corrector.tokenizer, length=options.length)
     np.save(folder / "vectors.npy", vectors.numpy())
     scoring = CachedEmbedder(embedder, folder / "scoring")
     print(f"{len(vectors)} targets, {options.batch} together, {options.threads} threads; ours / theirs\n")
@@ -165,12 +161,9 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
             flush=True,
         )
         rows[f"{steps}x{beams}"] = {
-            "ratio": round(faster, 2),
-            "embedded_ratio": round(fewer, 2),
-            "seconds": [round(one, 2) for one in pair],
-            "embedded": [own.embedded, other.embedded],
-            "cosine": [round(one, 4) for one in cosines],
-        }
+            "ratio": round(faster, 2), "embedded_ratio": round(fewer, 2), "seconds": [round(one, 2) for one in pair],
+            "embedded": [own.embedded, other.embedded], "cosine": [round(one, 4) for one in cosines],
+        }  # fmt: skip
     scoring.flush()
     least = min(row["ratio"] for row in rows.values())
     print(json.dumps({"ratio": least, "targets": len(vectors), "threads": options.threads, **rows}))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import shutil
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -18,64 +18,37 @@ from unembed.attacks.parts.optimizers import MuonAdamW, schedule
 from unembed.attacks.parts.precision import training_precision
 
 
-class Budget:
-    """Steps decide what comes out; a cap on the time is optional, and a training that it cuts short says so.
-
-    Args:
-        steps: After so many the training ends, and the learning rate has fallen to 0.
-        minutes: After so many it ends in any case; None: there is no cap.
-    """
-
-    def __init__(self, steps: int, minutes: float | None = None) -> None:
-        self.steps, self.minutes = steps, minutes
-        self._began = time.monotonic()
-
-    def share(self, step: int) -> float:
-        """Part of the steps that are done, 0 to 1."""
-        return min(1.0, step / max(1, self.steps))
-
-    def over(self, step: int) -> bool:
-        """Whether the training ends after ``step`` steps."""
-        if step >= self.steps:
-            return True
-        if self.minutes is None or time.monotonic() - self._began < 60 * self.minutes:
-            return False
-        print(f"stopped by --minutes {self.minutes:g} at {step:,} of {self.steps:,} steps: the model is undertrained")
-        return True
-
-
-def add_budget(parser: argparse.ArgumentParser, steps: int) -> None:
-    """The options ``--steps`` and ``--minutes``."""
+def add_training(parser: argparse.ArgumentParser, steps: int, batch_size: int) -> None:
+    """The file of texts, the folder of the model, and how long it is trained."""
+    parser.add_argument("texts", type=Path)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--batch-size", type=int, default=batch_size)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=steps, help=f"of training (default {steps:,})")
-    parser.add_argument("--minutes", type=float, default=None, help="end the training after so many in any case")
 
 
 def fit(
     model: nn.Module, optimizer: Optimizer, factor: Callable[[float, int], float], batches: Iterable[Any],
-    loss_of: Callable[[Any], Tensor], budget: Budget,
+    loss_of: Callable[[Any], Tensor], steps: int,
     report: Callable[[int, float], str | None] = lambda step, loss: None,
 ) -> list[float]:  # fmt: skip
-    """Train on the CPU until the budget is used; gives the loss of each step.
+    """Train on the CPU; gives the loss of each step.
 
     Args:
         model: Its gradients are clipped to a norm of 1.
         optimizer: Over the model's weights.
-        factor: Of the learning rates, by the share of the budget that is used and the number of steps made.
+        factor: Of the learning rates, by the share and the number of the steps that were made.
         batches: Without end.
         loss_of: The loss of a batch, computed in the precision that the processor is fast in.
-        budget: Steps and minutes.
         report: What to print after a step, if anything, by the number of steps made and the loss.
     """
     model.train()
     rates = [group["lr"] for group in optimizer.param_groups]
     low = training_precision("cpu") == "bf16-mixed"
     losses: list[float] = []
-    for batch in batches:
-        done = len(losses)
-        if budget.over(done):
-            break
+    for done, batch in enumerate(itertools.islice(batches, steps)):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * factor(budget.share(done), done)
+            group["lr"] = rate * factor(done / steps, done)
         with torch.autocast("cpu", torch.bfloat16, enabled=low):
             loss = loss_of(batch)
         optimizer.zero_grad(set_to_none=True)
@@ -84,12 +57,12 @@ def fit(
         optimizer.step()
         losses.append(loss.item())
         if (line := report(len(losses), losses[-1])) is not None:
-            print(f"  {100 * budget.share(len(losses)):3.0f} %  step {len(losses):,}  {line}", flush=True)
+            print(f"  {100 * (done + 1) / steps:3.0f} %  step {len(losses):,}  {line}", flush=True)
     return losses
 
 
 def fit_muon(
-    model: nn.Module, settings: MuonAdamW, batches: Iterable[Any], loss_of: Callable[[Any], Tensor], budget: Budget,
+    model: nn.Module, settings: MuonAdamW, batches: Iterable[Any], loss_of: Callable[[Any], Tensor], steps: int,
     report: Callable[[int, float], str | None] = lambda step, loss: None,
 ) -> list[float]:  # fmt: skip
     """``fit`` with the optimiser and the learning rates of the attacks."""
@@ -97,7 +70,7 @@ def fit_muon(
     def factor(share: float, step: int) -> float:
         return schedule(share, step, settings.warmup_steps)
 
-    return fit(model, settings.build(model), factor, batches, loss_of, budget, report)
+    return fit(model, settings.build(model), factor, batches, loss_of, steps, report)
 
 
 def save(model: Any, tokenizer: Any, output: Path) -> None:

@@ -21,7 +21,7 @@ import torch
 from measuring import Clock, command_line, ratios, spread
 from torch import Tensor
 
-from unembed.attacks.lm_inversion.losses import LogitLoss
+from unembed.attacks.lm_inversion.base import LogitLoss
 from unembed.attacks.lm_inversion.search import Search
 from unembed.attacks.lm_inversion.soda import SODA
 from unembed.attacks.parts.batch_cache import SearchState
@@ -67,7 +67,7 @@ def small_model(folder: Path, vocabulary: int, width: int, layers: int) -> Langu
 def ours(soda: SODA, model: LanguageModelEmbedder, rows: Tensor, length: int) -> None:
     """All targets together, as the attack searches."""
     places = list(range(len(rows)))
-    Search(soda, model, rows, places, soda.settings, SearchState(None, "")).run([(length, places)])
+    Search(soda, model, rows, places, SearchState(None, "")).run([(length, places)])
 
 
 def loop(soda: SODA, model: LanguageModelEmbedder, rows: Tensor, length: int, run_all: bool) -> None:
@@ -129,18 +129,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     against = {name: ratios(found, milliseconds["ours"]) for name, found in milliseconds.items() if name != "ours"}
     for name, found in against.items():
         print(f"{name:<26}{spread(found)} times ours")
-    print(
-        json.dumps(
-            {
-                "ratio": round(statistics.median(against["loop"]), 3),
-                "ratio_changed_candidates": round(statistics.median(against["loop, changed candidates"]), 3),
-                "milliseconds": {name: round(statistics.median(found), 4) for name, found in milliseconds.items()},
-                "targets": options.targets,
-                "length": options.length,
-                "threads": options.threads,
-            }
-        )
-    )
+    result = {
+        "ratio": round(statistics.median(against["loop"]), 3),
+        "ratio_changed_candidates": round(statistics.median(against["loop, changed candidates"]), 3),
+        "milliseconds": {name: round(statistics.median(found), 4) for name, found in milliseconds.items()},
+    }
+    print(json.dumps({**result, "targets": options.targets, "length": options.length, "threads": options.threads}))
 
 
 if __name__ == "__main__":

@@ -17,12 +17,11 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from measuring import command_line, read_rows
-from small_models import Budget, add_budget, fit_muon, save
+from small_models import add_training, fit_muon, save
 from torch import Tensor
 
 from unembed.attacks.parts.backbones import token_ids, train_tokenizer
@@ -76,8 +75,7 @@ def validation_loss(model: Any, stream: Stream, width: int) -> float:
     return sum(loss * count for loss, count in losses) / len(rows)
 
 
-def train(model: Any, training: Stream, held_out: Stream, options: argparse.Namespace) -> int:
-    """Train for ``options.steps``; gives the number of steps that were made."""
+def train(model: Any, training: Stream, held_out: Stream, options: argparse.Namespace) -> None:
     settings = MuonAdamW(muon_lr=options.muon_lr, adamw_lr=options.adamw_lr, weight_decay=0.1, warmup_steps=50)
     generator = torch.Generator().manual_seed(options.seed)
 
@@ -87,26 +85,20 @@ def train(model: Any, training: Stream, held_out: Stream, options: argparse.Name
         return f"loss {loss:.3f}  held out {validation_loss(model, held_out, options.window):.3f}"
 
     batches = (training.windows(options.batch_size, options.window, generator) for _ in itertools.count())
-    budget = Budget(options.steps, options.minutes)
-    return len(fit_muon(model, settings, batches, lambda batch: loss_of(model, batch), budget, report))
+    fit_muon(model, settings, batches, lambda batch: loss_of(model, batch), options.steps, report)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read, train, save, continue a text."""
     parser = command_line(__doc__)
-    parser.add_argument("texts", type=Path)
-    parser.add_argument("--output", type=Path, required=True)
-    add_budget(parser, steps=2500)
+    add_training(parser, steps=2500, batch_size=16)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=128, help="a multiple of --heads")
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--positions", type=int, default=256)
     parser.add_argument("--vocabulary", type=int, default=1024, help="of the BPE: its 256 bytes and two signs included")
     parser.add_argument("--window", type=int, default=128, help="tokens of a training window")
-    parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--muon-lr", type=float, default=1.2e-2)
     parser.add_argument("--adamw-lr", type=float, default=3e-3)
-    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
     torch.manual_seed(options.seed)
     texts, others = ([row["text"] for row in read_rows(options.texts, split)] for split in ("train", "test"))
@@ -115,16 +107,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     model = new_model(tokenizer, options)
     size = sum(parameter.numel() for parameter in model.parameters())
     print(f"{len(texts):,} texts of {len(training.ids):,} tokens, {size / 1e6:.2f} million weights", flush=True)
-    steps = train(model, training, held_out, options)
+    train(model, training, held_out, options)
     loss = validation_loss(model, held_out, options.window)
     save(model.eval(), tokenizer, options.output)
     begun = torch.tensor(token_ids(tokenizer, ["Once upon a time"]))
     written = model.generate(begun, max_new_tokens=40, do_sample=False, pad_token_id=tokenizer.pad_token_id)
     print(f"  {tokenizer.decode(written[0])!r}")
-    print(f"validation loss {loss:.3f} nats a token (perplexity {math.exp(loss):.1f}) after {steps:,} steps")
-    print(
-        json.dumps({"steps": steps, "validation_loss": round(loss, 4), "weights": size, "vocabulary": len(tokenizer)})
-    )
+    print(f"validation loss {loss:.3f} nats a token (perplexity {math.exp(loss):.1f}) after {options.steps:,} steps")
+    result = {"steps": options.steps, "validation_loss": round(loss, 4)}
+    print(json.dumps({**result, "weights": size, "vocabulary": len(tokenizer)}))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from measuring import command_line, read_rows
-from small_models import Budget, add_budget, fit_muon, save
+from small_models import add_training, fit_muon, save
 from torch import Tensor
 
 from unembed.attacks.parts.backbones import train_tokenizer
@@ -72,8 +72,7 @@ def new_model(tokenizer: Any, options: argparse.Namespace) -> Any:
     return T5ForConditionalGeneration(config)
 
 
-def train(model: Any, sources: list[list[int]], targets: list[list[int]], options: argparse.Namespace) -> int:
-    """Train for ``options.steps``; gives the number of steps that were made."""
+def train(model: Any, sources: list[list[int]], targets: list[list[int]], options: argparse.Namespace) -> None:
     settings = MuonAdamW(muon_lr=options.muon_lr, adamw_lr=options.adamw_lr, weight_decay=0.1, warmup_steps=100)
     lengths = np.array([len(source) + len(target) for source, target in zip(sources, targets, strict=True)])
     pad = model.config.pad_token_id
@@ -93,25 +92,20 @@ def train(model: Any, sources: list[list[int]], targets: list[list[int]], option
     def report(step: int, loss: float) -> str | None:
         return f"loss {loss:.3f}" if step % 100 == 0 else None
 
-    return len(fit_muon(model, settings, batches(), loss_of, Budget(options.steps, options.minutes), report))
+    fit_muon(model, settings, batches(), loss_of, options.steps, report)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read, train, save, translate the test split."""
     parser = command_line(__doc__)
-    parser.add_argument("texts", type=Path)
     parser.add_argument("--source", required=True, help="language of the texts to translate")
     parser.add_argument("--target", required=True, help="language of the translations")
-    parser.add_argument("--output", type=Path, required=True)
-    add_budget(parser, steps=800)
+    add_training(parser, steps=800, batch_size=64)
     parser.add_argument("--layers", type=int, default=3, help="of encoder and decoder each")
     parser.add_argument("--width", type=int, default=256, help="a multiple of 64")
     parser.add_argument("--vocabulary", type=int, default=8000, help="of both languages together")
-    parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--muon-lr", type=float, default=1.2e-2)
     parser.add_argument("--adamw-lr", type=float, default=3e-3)
     parser.add_argument("--beams", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--test-texts", type=int, default=500, help="translated at the end, at most")
     options = parser.parse_args(argv)
     torch.manual_seed(options.seed)
@@ -122,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     model = new_model(tokenizer, options)
     size = sum(parameter.numel() for parameter in model.parameters())
     print(f"{len(sources):,} pairs, {size / 1e6:.1f} million weights", flush=True)
-    steps = train(model, sources, targets, options)
+    train(model, sources, targets, options)
     save(model.eval(), tokenizer, options.output)
 
     given, wanted = (texts[: options.test_texts] for texts in read(options.texts, "test", pair))
@@ -136,8 +130,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         name: bleu().of([Scored(*pair) for pair in zip(wanted, texts, strict=True)])
         for name, texts in (("translated", [text or "" for text in found]), ("untranslated", given))
     }
-    print(f"BLEU of {len(found)} texts after {steps:,} steps: {scores}; {len(found) / seconds:.0f} texts a second")
-    print(json.dumps({"source": pair[0], "target": pair[1], "steps": steps, **scores, "seconds": round(seconds, 1)}))
+    print(f"BLEU of {len(found)} texts: {scores}; {len(found) / seconds:.0f} texts a second")
+    result = {"source": pair[0], "target": pair[1], "steps": options.steps}
+    print(json.dumps({**result, **scores, "seconds": round(seconds, 1)}))
 
 
 if __name__ == "__main__":

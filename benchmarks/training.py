@@ -111,7 +111,7 @@ def cold_seconds(embedder: CachedEmbedder, texts: list[str], caches: Sequence[Pa
     embedder.embed(texts[:BATCH])  # loads the model
     times = []
     for directory in caches:
-        fresh = CachedEmbedder(embedder._embedder, directory)
+        fresh = CachedEmbedder(embedder.embedder, directory)
         began = clock()
         fresh.fill(texts, "training")
         times.append(clock() - began)

@@ -11,20 +11,18 @@ upper bound for any attack. They are written to ``attributes.jsonl``:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from pydantic import Field
-from torch import Tensor
 
 from unembed.attacks.base import Attack
 from unembed.callbacks.results import Predictions, Testing
 from unembed.core.atomic_files import write_json, write_json_lines
 from unembed.core.errors import InputError, did_you_mean
-from unembed.core.examples import Example
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.sources.base import SPLITS
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -55,18 +53,8 @@ class AttributeAttack(Testing):
     the dimension. Also ``texts``, ``skipped`` (texts without a value), ``values`` (distinct true values in the texts),
     ``candidates`` (values to choose from) and ``majority`` (share of the most frequent value, percent).
 
-    Args:
-        template: How a value is written before it is embedded, containing ``{value}``; or a mapping from attribute to
-            template, where values of other attributes are embedded as they are.
-        k: Number of nearest values considered for ``_top<k>``.
-        candidates: Choose among the values in all splits (``data``) or only among those of the test texts (``test``).
-        embedder: Compare texts and values in the space of the attacked embedder (``target``) or of
-            scoring.second_embedder (``second``), for an attacker who cannot query the attacked embedder for short
-            texts. Attacked vectors are always compared with values in their own space.
-        cache_dir: Where the vectors of the second embedder are cached.
-
-    Raises:
-        InputError: A template without ``{value}``.
+    configs/callbacks/default.yaml says what the settings are. A second embedder is for an attacker who cannot query the
+    attacked one for short texts; attacked vectors are always compared with values in their own space.
     """
 
     def __init__(
@@ -86,11 +74,7 @@ class AttributeAttack(Testing):
         self.embedder, self.cache_dir = embedder, Path(cache_dir).expanduser()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check the settings against the data's attributes, before training.
-
-        Raises:
-            InputError: A template for an unknown attribute, or ``embedder=second`` without a second embedder.
-        """
+        """Check the settings against the data's attributes, before training."""
         assert isinstance(pl_module, Attack)
         known = pl_module.data.attributes
         if not known:
@@ -123,8 +107,8 @@ class AttributeAttack(Testing):
         scored.metrics |= metrics
         write_json(scored.directory / layout.METRICS, scored.metrics)
         write_json_lines(scored.directory / GUESSES, guesses)
+        shown = {f"test/{key}": value for key, value in metrics.items() if value is not None}
         for logger in trainer.loggers:
-            shown = {f"test/{key}": value for key, value in metrics.items() if value is not None}
             logger.log_metrics(shown, step=trainer.global_step)
 
     def _attack(
@@ -135,50 +119,48 @@ class AttributeAttack(Testing):
         embedder: CachedEmbedder,
         guesses: list[dict[str, Any]],
     ) -> Values:
+        """The metrics of an attribute; the guesses are appended to ``guesses``."""
         test, key = data.examples("test"), f"{PREFIX}{name}"
         labelled = [index for index in sorted(predicted) if name in test[index].attributes]
+        metrics: Values = {f"{key}/texts": len(labelled), f"{key}/skipped": len(predicted) - len(labelled)}
         if not labelled:  # a subset of the test texts was predicted, and none has a value
-            return {f"{key}/texts": 0, f"{key}/skipped": len(predicted)}
+            return metrics
         splits = SPLITS if self.candidates == "data" else ("test",)
-        values = sorted({value for split in splits for value in values_of(data.examples(split), name)})
+        labels = (example.attributes.get(name) for split in splits for example in data.examples(split))
+        values = sorted({label for label in labels if label is not None})
         column = {value: place for place, value in enumerate(values)}
         truth = [column[test[index].attributes[name]] for index in labelled]
-        metrics: Values = {
-            f"{key}/texts": len(labelled),
-            f"{key}/skipped": len(predicted) - len(labelled),
-            f"{key}/values": len(set(truth)),
-            f"{key}/candidates": len(values),
-            f"{key}/majority": Majority().of([Guessed(value, 0, len(values)) for value in truth]),
-        }
+        majority = Majority().of([Guessed(value, 0, len(values)) for value in truth])
+        metrics |= {f"{key}/values": len(set(truth)), f"{key}/candidates": len(values), f"{key}/majority": majority}
         rows = [{"index": index, "attribute": name, "value": test[index].attributes[name]} for index in labelled]
         phrases = [self._phrase(name, value) for value in values]
         bare = data.embedder.embed(phrases, "scoring")
-        values_there = bare if embedder is data.embedder else embedder.embed(phrases, "scoring")
+        compared = bare if embedder is data.embedder else embedder.embed(phrases, "scoring")
+        attacked = data.vectors("test", labelled)
         recovered = embedder.embed([predicted[index] for index in labelled], "scoring")
         original = embedder.embed([test[index].text for index in labelled], "scoring")
-        attacked = data.vectors("test", labelled)
         cosines = {
-            "reconstructed": similarities(recovered, values_there),
+            "reconstructed": similarities(recovered, compared),
             "target": similarities(attacked, bare) if attacked.shape[1] == bare.shape[1] else None,
-            "original": similarities(original, values_there),
+            "original": similarities(original, compared),
         }
-        for source in SOURCES:
-            found = cosines[source]
-            metrics |= self._metrics(f"{key}/{source}", truth, found)
-            nearest = [None] * len(rows) if found is None else found.argmax(dim=1).tolist()
-            for row, place in zip(rows, nearest, strict=True):
-                row[source] = None if place is None else values[place]
-        guesses += rows
-        rank_zero_info(_sentence(name, metrics))
-        return metrics
-
-    def _metrics(self, key: str, truth: Sequence[int], cosines: Tensor | None) -> Values:
         kinds: list[ExampleMetric[Guessed]] = [TopK(1), TopK(self.k), MacroAccuracy(), StandardError()]
-        names = [f"{key}_{metric.description.key}" for metric in kinds]
-        if cosines is None:
-            return dict.fromkeys(names)
-        rows = [Guessed(*row, cosines.shape[1]) for row in zip(truth, ranks(truth, cosines), strict=True)]
-        return dict(zip(names, (metric.of(rows) for metric in kinds), strict=True))
+        for source in SOURCES:
+            own = cosines[source]
+            places = () if own is None else zip(truth, ranks(truth, own), strict=True)
+            guessed = [Guessed(value, place, len(values)) for value, place in places]
+            for metric in kinds:
+                metrics[f"{key}/{source}_{metric.description.key}"] = None if own is None else metric.of(guessed)
+            nearest = [None] * len(rows) if own is None else [values[place] for place in own.argmax(dim=1).tolist()]
+            for row, value in zip(rows, nearest, strict=True):
+                row[source] = value
+        guesses += rows
+        macros = [f"{value:.1f} % {one}" for one in SOURCES if (value := metrics[f"{key}/{one}_macro"]) is not None]
+        rank_zero_info(
+            f"{name}: macro accuracy {', '.join(macros)}; {len(rows)} texts, {len(set(truth))} values of "
+            f"{len(values)}, the commonest {majority:.1f} %"
+        )
+        return metrics
 
     def _phrase(self, name: str, value: str) -> str:
         template = self.template if isinstance(self.template, str) else self.template.get(name, PLACE)
@@ -189,17 +171,3 @@ def _scored(trainer: Trainer) -> Predictions:
     """The Predictions callback of the trainer."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return next(callback for callback in callbacks if isinstance(callback, Predictions))
-
-
-def values_of(examples: Sequence[Example], name: str) -> set[str]:
-    """The values of an attribute in ``examples``."""
-    return {example.attributes[name] for example in examples if name in example.attributes}
-
-
-def _sentence(name: str, metrics: Values) -> str:
-    key = f"{PREFIX}{name}"
-    macros = [f"{metrics[f'{key}/{s}_macro']:.1f} % {s}" for s in SOURCES if metrics[f"{key}/{s}_macro"] is not None]
-    return (
-        f"{name}: macro accuracy {', '.join(macros)}; {metrics[f'{key}/texts']} texts, {metrics[f'{key}/values']} "
-        f"values of {metrics[f'{key}/candidates']}, the commonest {metrics[f'{key}/majority']:.1f} %"
-    )

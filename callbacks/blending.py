@@ -53,7 +53,7 @@ class Blending(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._ended = bool(state_dict.get("ended"))
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, *_: Any) -> None:
         """A finished training that gets a larger budget is blended again."""
         self._ended = False
 

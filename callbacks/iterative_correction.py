@@ -17,10 +17,10 @@ search short, its rounds say "partial": true, rows of the table count them, and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from statistics import fmean
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 import torch
@@ -68,14 +68,8 @@ class Corrects(Protocol):
 class IterativeCorrection(Testing):
     """Corrects every test target once per beam width, for the largest number of steps, and scores all requested steps.
 
-    The table counts these queries per target; ``queries`` of metrics.json are those of the attack's own settings.
-
-    Args:
-        steps: Correction steps in ascending order; 0 is the initial hypothesis.
-        beams: Widths of the sequence beam in ascending order; 1 is greedy correction.
-
-    Raises:
-        ValueError: Steps or beams are not in ascending order.
+    The table counts these queries per target; ``queries`` of metrics.json are those of the attack's own settings. Steps
+    and widths are in ascending order; step 0 is the initial hypothesis, and width 1 greedy correction.
     """
 
     def __init__(
@@ -98,8 +92,7 @@ class IterativeCorrection(Testing):
                 "and attack=vec2text_corrector do; for others, leave it out with ~callbacks.iterative_correction"
             )
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Clear the results of an earlier test."""
+    def on_test_start(self, *_: Any) -> None:
         self.lines, self.limit = {}, None
 
     def on_test_batch_end(
@@ -116,7 +109,6 @@ class IterativeCorrection(Testing):
             self.limit = done.limit or self.limit
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gather, score, write and log."""
         assert isinstance(pl_module, Attack)
         gathered = of_every_rank((self.lines, self.limit))
         lines = {key: line for part, _ in gathered for key, line in part.items()}
@@ -125,8 +117,8 @@ class IterativeCorrection(Testing):
         examples = pl_module.data.examples("test")
         ordered: list[Line] = []
         for beams, index in sorted(lines):
-            known = {"index": index, "beams": beams, "reference": examples[index].reference}
-            ordered.append({**known, "rounds": lines[beams, index]["rounds"]})
+            reference, rounds = examples[index].reference, lines[beams, index]["rounds"]
+            ordered.append({"index": index, "beams": beams, "reference": reference, "rounds": rounds})
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
         directory = next(one for one in callbacks if isinstance(one, Predictions)).directory
         write_json_lines(directory / layout.CORRECTION_ROUNDS, ordered)
@@ -143,10 +135,10 @@ class IterativeCorrection(Testing):
         assert isinstance(attack, Corrects)
         targets = Targets(vectors=batch["vectors"], index=batch["index"])
         with torch.autocast(attack.device.type, enabled=False):
-            found = attack.correct(targets, attack.oracle, steps=self.steps[-1], beams=beams)
+            paths = attack.correct(targets, attack.oracle, steps=self.steps[-1], beams=beams)
         return [
-            {"index": index, "rounds": kept(rounds, self.steps)}
-            for index, rounds in zip(targets.index.tolist(), found, strict=True)
+            {"index": index, "rounds": recorded_rounds(rounds, self.steps)}
+            for index, rounds in zip(targets.index.tolist(), paths, strict=True)
         ]
 
     def _log(self, trainer: Trainer, table: Sequence[Line]) -> None:
@@ -161,7 +153,7 @@ class IterativeCorrection(Testing):
             logger.save()
 
 
-def kept(rounds: Sequence[Round], steps: Sequence[int]) -> list[Line]:
+def recorded_rounds(rounds: Sequence[Round], steps: Sequence[int]) -> list[Line]:
     """The rounds of one target (the first is step 0) that were requested or changed the text."""
     return [
         {"step": step, **{name: value for name, value in asdict(one).items() if name != "partial" or value}}
@@ -190,31 +182,24 @@ def table_of(lines: Iterable[Line], steps: Sequence[int], tokenizer: str) -> lis
                 pair = line["reference"], one["text"]
                 groups.setdefault((line["beams"], one["step"]), []).append((pair, one))
     # A text often stays the same over many steps, so each distinct pair is scored once.
-    pairs = dict.fromkeys(pair for members in groups.values() for pair, _ in members)
+    pairs = {pair: None for members in groups.values() for pair, _ in members}
     place = {pair: number for number, pair in enumerate(pairs)}
-    counted = subwords_of([pair[0] for pair in pairs], [pair[1] for pair in pairs], tokenizer)
+    counted = subwords_of([reference for reference, _ in pairs], [text for _, text in pairs], tokenizer)
     rows = [Scored(*pair, subwords=subwords) for pair, subwords in zip(pairs, counted, strict=True)]
-    parts = [metric.statistics(rows) for metric in SCORED]
+    parts = {metric: metric.statistics(rows) for metric in SCORED}
     table = []
     for (beams, step), members in sorted(groups.items()):
-        places = [place[pair] for pair, _ in members]
-        rounds = [one for _, one in members]
+        places, rounds = [place[pair] for pair, _ in members], [one for _, one in members]
         cut, cosines = sum(one.get("partial", False) for one in rounds), [one["cosine"] for one in rounds]
         table.append(
             {
                 "beams": beams,
                 "step": step,
-                **{m.description.key: m.written(one[places]) for m, one in zip(SCORED, parts, strict=True)},
-                "cosine": None if None in cosines else _mean(cosines),
-                "queries": _mean(one["queries"] for one in rounds),
-                "seconds": _mean(one["seconds"] for one in rounds),
+                **{metric.description.key: metric.written(own[places]) for metric, own in parts.items()},
+                "cosine": None if None in cosines else fmean(cosines),
+                "queries": fmean(one["queries"] for one in rounds),
+                "seconds": fmean(one["seconds"] for one in rounds),
                 **({"partial": cut} if cut else {}),
             }
         )
     return table
-
-
-def _mean(values: Iterable[float]) -> float:
-    """The mean with a single rounding, so that it does not depend on the order."""
-    known = list(values)
-    return math.fsum(known) / len(known)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import re
 import sys
 import time
 from pathlib import Path
@@ -23,15 +25,11 @@ from lightning.pytorch.trainer.states import TrainerFn
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from unembed.attacks.parts.optimizers import own_progress, planned_steps, timer
-from unembed.core import limits
-from unembed.core.atomic_files import write_json_lines
+from unembed.core.atomic_files import write_file
 from unembed.core.progress import duration
 from unembed.runs import layout
 
 log = logging.getLogger("train")
-
-_NUMBERS = ("epoch", "seconds", "train_loss", "val_loss", "learning_rate")
-_LARGEST = 1e300
 
 
 class TerminalBar(TQDMProgressBar):
@@ -61,11 +59,10 @@ class TerminalBar(TQDMProgressBar):
         """Keep the bar of the previous epochs."""
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Move the bar to the current step."""
         if time.monotonic() - self.drawn >= self.seconds:
             self._draw(trainer, "training")
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_end(self, *_: Any) -> None:
         """Keep the bar for the next epoch."""
 
     def on_train_end(self, trainer: Trainer, *_: Any) -> None:
@@ -78,16 +75,15 @@ class TerminalBar(TQDMProgressBar):
         return Tqdm(disable=True) if self.trainer.state.fn == "fit" else super().init_validation_tqdm()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the validation loss."""
         super().on_validation_end(trainer, pl_module)
         if trainer.state.fn == "fit":
             self._draw(trainer, "training")
 
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_epoch_end(self, *_: Any) -> None:
         """Close the bar before scoring, which may show bars of its own."""
         self.test_progress_bar.close()
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(self, *_: Any) -> None:
         """End the line of the bar, so that a message starts on a new line."""
         for bar in (self._train_progress_bar, self._test_progress_bar):
             if bar is not None:
@@ -116,43 +112,38 @@ class Pace(Callback):
     def __init__(self, every_seconds: PositiveFloat = 60.0, first_seconds: PositiveFloat = 5.0) -> None:
         self.every_seconds, self.first_seconds = every_seconds, first_seconds
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock."""
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         self._start()
         self.steps_before = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log the speed of training when it is due."""
         self.texts += len(batch["index"]) * trainer.world_size
         if not self._is_due():
             return
         step, steps, clock = trainer.global_step, planned_steps(trainer), timer(trainer)
-        elapsed = self.last - self.began
+        self.seconds = self.last - self.began
         left = [clock.time_remaining() or 0.0] if clock is not None else []
         if steps is not None and step > self.steps_before:
-            left.append(elapsed / (step - self.steps_before) * max(steps - step, 0))
+            left.append(self.seconds / (step - self.steps_before) * max(steps - step, 0))
         total = f" of {steps:,}" if steps else ""
-        parts = [f"step {step:,}{total} (epoch {trainer.current_epoch})", self._rate(elapsed)]
-        if (loss := trainer.callback_metrics.get("train/loss")) is not None:
-            parts.append(f"loss {loss.item():.3f}")
-        _log(trainer, "training", own_progress(trainer), parts, min(left, default=None), pl_module.device)
+        self._log(
+            trainer, "training", own_progress(trainer), f"step {step:,}{total} (epoch {trainer.current_epoch})",
+            min(left, default=None), pl_module.device,
+        )  # fmt: skip
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock."""
+    def on_test_start(self, *_: Any) -> None:
         self._start()
         self.decoded, self.seconds = 0, 0.0
 
     def on_test_batch_start(self, *_: Any) -> None:
-        """Record the start time of the batch."""
         self.batch_began = time.monotonic()
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        """Log the speed of testing when it is due."""
         took = time.monotonic() - self.batch_began
         if took >= 0.5 * outputs["seconds"]:  # otherwise the batch came from the test batch cache
             self.decoded, self.seconds = self.decoded + 1, self.seconds + took
@@ -160,8 +151,7 @@ class Pace(Callback):
         if self._is_due() and self.decoded:
             done, total = batch_idx + 1, int(trainer.num_test_batches[dataloader_idx])
             left = self.seconds / self.decoded * (total - done)
-            parts = [f"{done:,} of {total:,} batches", self._rate(self.seconds)]
-            _log(trainer, "testing", done / total, parts, left, pl_module.device)
+            self._log(trainer, "testing", done / total, f"{done:,} of {total:,} batches", left, pl_module.device)
 
     def _start(self) -> None:
         self.began = self.last = time.monotonic()
@@ -174,22 +164,28 @@ class Pace(Callback):
         self.last, self.wait = time.monotonic(), min(2 * self.wait, self.every_seconds)
         return True
 
-    def _rate(self, seconds: float) -> str:
-        rate = self.texts / max(seconds, 1e-9)
-        return f"{rate:,.0f} texts a second" if rate >= 10 else f"{rate:.1f} texts a second"
-
-
-def _log(trainer: Trainer, what: str, share: float, parts: list[str], left: float | None, device: torch.device) -> None:
-    """Log a line on rank 0; if a terminal shows a bar, only to the log file."""
-    if not trainer.is_global_zero:
-        return
-    parts = [*([f"{100 * share:.0f} %"] if share else []), *parts]
-    if left is not None:
-        parts.append(f"about {duration(left)} left")
-    if device.type == "cuda":
-        parts.append(f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB of GPU memory")
-    bar = trainer.progress_bar_callback
-    log.info("%s: %s", what, ", ".join(parts), extra={"for_log_alone": isinstance(bar, TerminalBar) and bar.is_enabled})
+    def _log(
+        self, trainer: Trainer, what: str, share: float, done: str, left: float | None, device: torch.device
+    ) -> None:
+        """Log a line on rank 0; if a terminal shows a bar, only to the log file."""
+        if not trainer.is_global_zero:
+            return
+        rate = self.texts / max(self.seconds, 1e-9)
+        parts = [
+            *([f"{100 * share:.0f} %"] if share else []),
+            done,
+            f"{rate:,.{0 if rate >= 10 else 1}f} texts a second",
+        ]
+        loss = trainer.callback_metrics.get("train/loss")
+        if what == "training" and loss is not None:
+            parts.append(f"loss {loss.item():.3f}")
+        if left is not None:
+            parts.append(f"about {duration(left)} left")
+        if device.type == "cuda":
+            parts.append(f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB of GPU memory")
+        bar = trainer.progress_bar_callback
+        shown = isinstance(bar, TerminalBar) and bar.is_enabled
+        log.info("%s: %s", what, ", ".join(parts), extra={"for_log_alone": shown})
 
 
 class History(Callback):
@@ -206,16 +202,17 @@ class History(Callback):
         self.losses: list[float] = []
         self.written = 0
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Start the clock; drop lines of steps that a killed session took after its last checkpoint."""
         self.started = time.monotonic()
         if trainer.is_global_zero and self.path.exists():
-            rows = [row for row in _rows(self.path) if row["step"] <= trainer.global_step]
-            write_json_lines(self.path, rows if trainer.global_step else [])
+            steps = (
+                re.match(r'{"step": (\d+),.*}$', line) for line in self.path.read_text(encoding="utf-8").split("\n")
+            )
+            kept = [f"{step[0]}\n" for step in steps if step and int(step[1]) <= trainer.global_step]
+            write_file(self.path, "".join(kept) if trainer.global_step else "")
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Average the loss over the steps since the last line."""
         if (loss := trainer.callback_metrics.get("train/loss")) is not None:
             self.losses.append(loss.item())
@@ -225,19 +222,16 @@ class History(Callback):
             self._append(trainer, train_loss=sum(self.losses) / len(self.losses))
             self.losses, self.written = [], step
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the validation loss."""
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         loss = trainer.callback_metrics.get("valid/loss")
         if loss is not None and not trainer.sanity_checking and trainer.state.fn == TrainerFn.FITTING:
             self._append(trainer, val_loss=loss.item())
 
     def state_dict(self) -> dict[str, Any]:
-        """Training seconds so far."""
         return {"seconds": self._seconds()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the seconds of earlier sessions."""
-        self.before = seconds_of(state_dict)
+        self.before = state_dict["seconds"]
 
     def _seconds(self) -> float:
         return self.before + time.monotonic() - self.started
@@ -257,24 +251,6 @@ class History(Callback):
             file.write(json.dumps(row) + "\n")
 
 
-def seconds_of(state: dict[str, Any]) -> float:
-    """The seconds in a callback's state; 0 where a checkpoint, which may be untrusted, has no possible number."""
-    seconds = state.get("seconds")
-    return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e9 else 0.0
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    rows = []
-    for _, line in limits.lines(path):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue  # the last line of a killed session may be half written
-        if isinstance(row, dict) and type(row.get("step")) is int:
-            rows.append({"step": row["step"], **{name: _finite(row.get(name)) for name in _NUMBERS}})
-    return rows
-
-
-def _finite(value: object) -> float | None:
+def _finite(value: float | None) -> float | None:
     """A number that JSON can hold, else None: the loss of a diverged training is NaN."""
-    return value if type(value) in (int, float) and -_LARGEST < value < _LARGEST else None  # type: ignore[operator, return-value]
+    return value if value is not None and math.isfinite(value) else None

@@ -37,10 +37,10 @@ from unembed.attacks.nearest_neighbor import BLOCK, nearest
 from unembed.attacks.parts import precision
 from unembed.attacks.parts.optimizers import cut_short, planned_steps
 from unembed.attacks.parts.predictions import Prediction
-from unembed.callbacks.pace import seconds_of
 from unembed.callbacks.scoring import row_of, score_predictions
 from unembed.core.atomic_files import read_json, write_json, write_json_lines
 from unembed.core.errors import InputError, did_you_mean
+from unembed.core.examples import Example
 from unembed.core.ranks import of_every_rank
 from unembed.datamodules.embedded import defended
 from unembed.datamodules.inversion import InversionDataModule
@@ -57,14 +57,7 @@ from unembed.scoring.models import ScoringModels
 
 log = logging.getLogger("train")
 
-PACKAGES = (
-    "torch",
-    "lightning",
-    "transformers",
-    "tokenizers",
-    "sentence-transformers",
-    "sacrebleu",
-)
+PACKAGES = ("torch", "lightning", "transformers", "tokenizers", "sentence-transformers", "sacrebleu")
 _SAMPLES = 50  # rows of the table logged to W&B
 _COSTS = ("queries", "queries_per_target", "seconds")
 _GROUPED = ("length/", "translated/")  # then a metric's name
@@ -78,17 +71,17 @@ class Testing(Callback):
         """Check that the attack fits the settings, before anything is embedded."""
 
 
-def of_the_test(config: DictConfig) -> list[Testing]:
+def build_test_callbacks(config: DictConfig) -> list[Testing]:
     """Build the test callbacks of ``config``; those with a cache use the one of ``config``, null ones are left out."""
     from hydra.utils import get_object, instantiate
 
-    found: list[Testing] = []
-    for node in (one for one in config.callbacks.values() if one is not None):
+    callbacks: list[Testing] = []
+    for node in filter(None, config.callbacks.values()):
         kind = get_object(node._target_)
         if isinstance(kind, type) and issubclass(kind, Testing):
             cache = {"cache_dir": config.cache_dir} if "cache_dir" in node else {}
-            found.append(instantiate(node, _convert_="all", **cache))
-    return found
+            callbacks.append(instantiate(node, _convert_="all", **cache))
+    return callbacks
 
 
 def check_objective(name: str, models: ScoringModels) -> None:
@@ -112,11 +105,7 @@ def objective_of(directory: Path, name: str) -> float:
 class Predictions(Callback):
     """Collects the outputs of ``test_step``; rank 0 writes and scores them.
 
-    Args:
-        directory: Where predictions.jsonl and metrics.json are written.
-        embedder: The embedder with its cache; embeds predictions for the cosine.
-        training: Data module of the attack's training text; None if unknown.
-        models: Additional models for scoring.
+    ``training`` is the data module of the attack's training text; None if unknown.
     """
 
     def __init__(
@@ -129,13 +118,10 @@ class Predictions(Callback):
         self.seconds = 0.0
         self.limit: str | None = None
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_start(self, *_: Any) -> None:
         self.predictions, self.queries, self.seconds, self.limit = {}, [], 0.0, None
 
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:  # fmt: skip
+    def on_test_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
         self.predictions.update(zip(outputs["index"], outputs["predictions"], strict=True))
         self.queries.append(outputs["queries"])
         self.seconds += outputs["seconds"]
@@ -149,30 +135,25 @@ class Predictions(Callback):
             # a dict keyed by index drops examples that two ranks have both predicted
             merged = {index: prediction for part, *_ in gathered for index, prediction in part.items()}
             queries = len(np.unique(np.concatenate([part[2] for part in gathered])))
-            cost: dict[str, float | int | str] = {
-                "queries": queries,
-                "queries_per_target": queries / len(merged),
-                "seconds": max(part[1] for part in gathered),
-            }
-            limits = [limit for *_, limit in gathered if limit is not None]
-            if limits:
-                cost |= {"partial": sum(one.partial for one in merged.values()), "partial_reason": limits[0]}
+            self._score(merged, pl_module)
+            self.metrics |= {"queries": queries, "queries_per_target": queries / len(merged)}
+            self.metrics["seconds"] = max(part[1] for part in gathered)
+            if limits := [limit for *_, limit in gathered if limit is not None]:
+                self.metrics |= {"partial": sum(one.partial for one in merged.values()), "partial_reason": limits[0]}
                 pl_module.batch_cache.keep()
-            self._score(merged, pl_module, cost)
+            write_json(self.directory / layout.METRICS, self.metrics)
             self._log(trainer)
         trainer.strategy.barrier("scored")
 
-    def _score(self, predictions: dict[int, Prediction], attack: Attack, cost: dict[str, float | int | str]) -> None:
+    def _score(self, predictions: dict[int, Prediction], attack: Attack) -> None:
         examples = attack.data.examples("test")
         path = self.directory / layout.PREDICTIONS
         # Also written before scoring: a failure in scoring must not lose the decoded texts.
         write_json_lines(path, [row_of(examples[i], predictions[i]) for i in sorted(predictions)])
         entities = self.training.training_entities() if self.training is not None else None
-        rows, metrics = score_predictions(predictions, attack.data, self.embedder, entities, attack, self.models)
-        write_json_lines(path, rows)
-        self.metrics = {**metrics, **cost}
-        self.rows = rows
-        write_json(self.directory / layout.METRICS, self.metrics)
+        scored = score_predictions(predictions, attack.data, self.embedder, entities, attack, self.models)
+        self.rows, self.metrics = scored[0], {**scored[1]}
+        write_json_lines(path, self.rows)
         if self.models.metrics:
             described = {one.description.key: asdict(one.description) for one in self.models.metrics}
             write_json(self.directory / layout.DESCRIPTIONS, described)
@@ -183,20 +164,14 @@ class Predictions(Callback):
             logger.log_metrics(values, step=trainer.global_step)
             if isinstance(logger, WandbLogger):
                 columns = ["index", "reference", "prediction", "cosine"]
-                logger.log_table(
-                    "test/samples", columns=columns, data=[[row[c] for c in columns] for row in self.rows[:_SAMPLES]]
-                )
+                samples = [[row[column] for column in columns] for row in self.rows[:_SAMPLES]]
+                logger.log_table("test/samples", columns=columns, data=samples)
             logger.save()
 
 
-class NearestNeighborBaseline(Callback):
-    """Scores the nearest training text of every test target.
-
-    Args:
-        directory: Where baseline.json is written.
-        embedder: The embedder with its cache.
-        training: Data module of the attack's training text.
-        models: Additional models for scoring.
+class TrainingTextAnalyses(Callback):
+    """Compares a test with the attack's training text, where that has any: baseline.json has the scores of the nearest
+    training text of every target, and analyses.json what predictions.jsonl tells beside that text.
     """
 
     def __init__(
@@ -205,30 +180,26 @@ class NearestNeighborBaseline(Callback):
         self.directory, self.embedder, self.training, self.models = directory, embedder, training, models
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not trainer.is_global_zero:
-            return
         assert isinstance(pl_module, Attack)
-        started = time.perf_counter()
-        datamodule = pl_module.data
-        known = self.training.examples("train")
-        if not known:  # data for attacks that only search has no training text
-            return
+        if trainer.is_global_zero and self.training.examples("train"):
+            self._baseline(pl_module)
+            self._analyses(pl_module.data.examples("test"))
+
+    def _baseline(self, attack: Attack) -> None:
+        started, known = time.perf_counter(), self.training.examples("train")
         queries = [example.query for example in known]
         self.embedder.fill(queries, "training")  # needed if the cache is not the one used in training
         view = self.embedder.view(queries)
         blocks = (self._known(view, begin) for begin in range(0, len(known), BLOCK))
         # Not denoised: of known texts, the one nearest to the noisy vector is the most probable.
-        rows = nearest(datamodule.stored_vectors("test", range(len(datamodule.examples("test")))), blocks)
+        rows = nearest(attack.data.stored_vectors("test", range(len(attack.data.examples("test")))), blocks)
         predictions = {
             index: Prediction((known[row].text,), tokens=known[row].tokens) for index, row in enumerate(rows)
         }
-        seconds = time.perf_counter() - started
-        _, metrics = score_predictions(
-            predictions, datamodule, self.embedder, self.training.training_entities(), pl_module, self.models
-        )
-        write_json(
-            self.directory / layout.BASELINE, {**metrics, "queries": 0, "queries_per_target": 0.0, "seconds": seconds}
-        )
+        cost = {"queries": 0, "queries_per_target": 0.0, "seconds": time.perf_counter() - started}
+        entities = self.training.training_entities()
+        _, metrics = score_predictions(predictions, attack.data, self.embedder, entities, attack, self.models)
+        write_json(self.directory / layout.BASELINE, {**metrics, **cost})
 
     def _known(self, view: CachedVectors, begin: int) -> Tensor:
         """A block of training vectors as the attacker has them: defended for an adaptive attacker."""
@@ -237,32 +208,15 @@ class NearestNeighborBaseline(Callback):
             return vectors
         return defended(self.training.defense, vectors, self.training.examples("train")[begin : begin + BLOCK], "train")
 
-
-class Analyses(Callback):
-    """Writes analyses.json when a test ends, from predictions.jsonl.
-
-    Args:
-        directory: Directory that contains predictions.jsonl.
-        training: Data module of the attack's training text.
-    """
-
-    def __init__(self, directory: Path, training: InversionDataModule) -> None:
-        self.directory, self.training = directory, training
-
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, Attack)
-        if not trainer.is_global_zero:
-            return
+    def _analyses(self, examples: Sequence[Example]) -> None:
         texts = self.training.examples("train").texts
-        if not texts:  # data for attacks that only search has no training text
-            return
         rows = read_rows(self.directory / layout.PREDICTIONS)
         known, attacked = (evenly(some, _SIMILARITY_TEXTS) for some in (texts, [row.reference for row in rows]))
         content = {
             "training_texts": len(texts),
             "corpus_similarity": corpus_similarity(known, attacked),
             "similarity_texts": [len(known), len(attacked)],
-            "embedded_words": embedded_words(pl_module.data.examples("test")[row.index].text for row in rows),
+            "embedded_words": embedded_words(examples[row.index].text for row in rows),
             "word_frequency": word_frequency(texts, rows),
         }
         write_json(self.directory / layout.ANALYSES, content)
@@ -296,10 +250,10 @@ def word_frequency(training: Iterable[str], rows: Sequence[Row]) -> list[dict[st
     bins: dict[tuple[int, int], dict[str, int]] = {}
     for word, times in occurrences.items():
         low, high = _bin(counts[word])
-        found = bins.setdefault((low, high), {"from": low, "to": high, "words": 0, "occurrences": 0, "recovered": 0})
-        found["words"] += 1
-        found["occurrences"] += times
-        found["recovered"] += recovered[word]
+        own = bins.setdefault((low, high), {"from": low, "to": high, "words": 0, "occurrences": 0, "recovered": 0})
+        own["words"] += 1
+        own["occurrences"] += times
+        own["recovered"] += recovered[word]
     return [bins[edges] for edges in sorted(bins)]
 
 
@@ -314,11 +268,8 @@ def _bin(count: int) -> tuple[int, int]:
 class RunRecord(Callback):
     """Writes record.json at the end of each stage, and data.json at the start of the first.
 
-    Args:
-        directory: The run directory.
-        embedder: The embedder whose fingerprint and queries are recorded.
-        training: The training entry of the evaluated run, if this is an evaluation.
-        checkpoint: The file of the evaluated weights, whose hash is recorded.
+    Of an evaluation, ``training`` is the training entry of the evaluated run, and ``checkpoint`` the file of its
+    weights, whose hash is recorded.
     """
 
     def __init__(
@@ -341,7 +292,7 @@ class RunRecord(Callback):
         return {"seconds": self._seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._before = seconds_of(state_dict)
+        self._before = state_dict["seconds"]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Record the text files, which the data module has read by now; a resumed run keeps its first record."""
@@ -350,7 +301,7 @@ class RunRecord(Callback):
             files = trainer.datamodule.files_read  # type: ignore[attr-defined]
             write_json(path, {"files": [asdict(file) for file in files]})
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_start(self, *_: Any) -> None:
         self._started = time.perf_counter()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -21,13 +21,13 @@ from unembed.datamodules.truncation import Truncation
 from unembed.embedders.base import QueryLimitError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.entities import (
+    EntityWordRecovery,
     entity_words,
     recovered_entity_pieces,
     recovered_entity_words,
     span_text,
     unseen_entities,
 )
-from unembed.metrics.entity_recovery import EntityWordRecovery
 from unembed.metrics.scored import Scored, Sets
 from unembed.metrics.scoring import score
 from unembed.metrics.token_inversion import Inverted, token_inversion
@@ -48,7 +48,7 @@ def score_predictions(
     """Score the best candidate of each test example against its reference.
 
     Args:
-        predictions: Predictions by example index.
+        predictions: By example index.
         datamodule: Holds the test examples, the target vectors as the attacker saw them, and the subword tokenizer.
         embedder: Embeds the predictions; these queries are counted for scoring, not for the attack.
         training_entities: (label, lower-cased text) of the entities in the attack's training text; None if unknown.
@@ -86,7 +86,9 @@ def score_predictions(
         "subwords": subwords_of(references, best, datamodule.tokenizer),
         "tokens": _tokens(examples, chosen, attack),
         # A tagger's labels differ from those of the data, and the training text was not tagged.
-        "unseen": _unseen(references, spans, training_entities) if tagged is None else None,
+        "unseen": None
+        if tagged is not None or training_entities is None
+        else [unseen_entities(text, own, training_entities) for text, own in zip(references, spans, strict=True)],
         "in_lexicon": _in_lexicon(references, spans, attack),
         "entity_words": _entity_words(references, spans, chosen, attack, models),
     }
@@ -137,13 +139,6 @@ def _known(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _query(example: Example, prediction: Prediction) -> str:
-    """The embedder's input for a prediction: its token ids if the example is token ids, else its text."""
-    if example.tokens is None or not prediction.tokens:
-        return prediction.candidates[0]
-    return written_ids(prediction.tokens)
-
-
 def _cosines(
     indices: list[int],
     examples: Sequence[Example],
@@ -159,7 +154,10 @@ def _cosines(
     Raises:
         QueryLimitError: The limit is reached for a prediction whose search was complete.
     """
-    queries = [_query(example, prediction) for example, prediction in zip(examples, predictions, strict=True)]
+    queries = [  # token ids if the example is token ids, else texts
+        written_ids(prediction.tokens) if example.tokens is not None and prediction.tokens else prediction.candidates[0]
+        for example, prediction in zip(examples, predictions, strict=True)
+    ]
     with suppress(QueryLimitError):  # raised again below, where the affected texts are known
         embedder.fill(queries, "scoring")
     received: list[float | None] = []
@@ -185,20 +183,11 @@ def _cosines(
 
 def cosines_at(done: Sequence[int], vectors: Tensor, targets: Tensor) -> list[float | None]:
     """The cosine of each target (n, d) with the vector of its text; None without a vector of that dimension."""
-    found: list[float | None] = [None] * len(targets)
+    cosines: list[float | None] = [None] * len(targets)
     if vectors.shape[-1] == targets.shape[-1]:
         for row, cosine in zip(done, cosine_rows(vectors, targets[list(done)]).tolist(), strict=True):
-            found[row] = cosine
-    return found
-
-
-def _unseen(
-    references: Sequence[str], spans: Sequence[Sequence[Span]], training: frozenset[tuple[str, str]] | None
-) -> list[tuple[bool, ...]] | None:
-    """Whether each span of each reference is unseen in training, if that is known."""
-    if training is None:
-        return None
-    return [unseen_entities(text, own, training) for text, own in zip(references, spans, strict=True)]
+            cosines[row] = cosine
+    return cosines
 
 
 def _in_lexicon(
@@ -206,7 +195,7 @@ def _in_lexicon(
 ) -> list[tuple[bool, ...]] | None:
     """Whether the attack's lexicon has each span of each reference, if it has a lexicon."""
     values = [[span_text(text, span) for span in own] for text, own in zip(references, spans, strict=True)]
-    answers = attack.in_lexicon([value for own in values for value in own])
+    answers = attack.refiners.in_lexicon([value for own in values for value in own], attack.oracle)
     if answers is None:
         return None
     answer = iter(answers)
@@ -246,10 +235,12 @@ def _tokens(examples: Sequence[Example], predictions: Sequence[Prediction], atta
     offered = attack.tokens([prediction.candidates[0] for prediction in predictions])
     if wanted is None or offered is None:
         return None
-    return _sets(
-        [ids if example.tokens is None else example.tokens for example, ids in zip(examples, wanted, strict=True)],
-        [ids if one.tokens is None else one.tokens for one, ids in zip(predictions, offered, strict=True)],
+    own = ([one.tokens for one in examples], [one.tokens for one in predictions])
+    known = (
+        [ids if tokens is None else tokens for tokens, ids in zip(*pair, strict=True)]
+        for pair in zip(own, (wanted, offered), strict=True)
     )
+    return _sets(*known)
 
 
 def _inversion(examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float | int | None]:

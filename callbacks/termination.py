@@ -38,37 +38,27 @@ class Termination(Callback):
         self.checkpoint = checkpoint
         self._step, self._began, self._has_saved = 0, 0.0, False
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """From here on, a signal takes effect at the end of a step."""
         self._step, self._began = trainer.global_step, time.monotonic()
         _listen(trainer, at_once=False)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Save early, and after a signal save and end, once a step is complete: no accumulated gradients are lost."""
         if trainer.global_step != self._step:
             self._step = trainer.global_step
             self._save_first(trainer)
             self._end_if_asked(trainer)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, *_: Any) -> None:
         """Handle a signal that came during the last validation."""
         self._end_if_asked(trainer)
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_start(self, trainer: Trainer, *_: Any) -> None:
         """From here on a signal ends the test at once; finished batches are in the test batch cache."""
         _listen(trainer, at_once=True)
 
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def on_test_batch_end(self, *_: Any) -> None:
         """End here if a library has swallowed the exception."""
         if stopping.received():
             raise stopping.Terminated

@@ -23,10 +23,7 @@ _PATIENCE_SECONDS = 10.0
 class WandbOrDisk(WandbLogger):
     """Lightning's WandbLogger, offline if the server cannot be reached when the run begins.
 
-    Args:
-        save_dir: The run directory.
-        offline: Store everything in the run directory; otherwise the server is contacted once.
-        options: Those of ``WandbLogger`` and of ``wandb.init``.
+    ``offline`` stores everything in the run directory; otherwise the server is contacted once.
 
     Raises:
         InputError: The server can be reached, but the key is missing or refused.

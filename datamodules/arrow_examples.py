@@ -11,14 +11,11 @@ The files have no name while they are in use, so that nothing remains of a kille
 
 from __future__ import annotations
 
-import errno
 import operator
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import fields
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
@@ -72,11 +69,7 @@ class Encode(Protocol):
 
 
 def to_arrow(examples: Iterable[Example]) -> ArrowExamples:
-    """The examples in a file, numbered by their position; those that lie in one stay there.
-
-    Raises:
-        InputError: A text is not valid Unicode, or the disk is full.
-    """
+    """The examples in a file, numbered by their position; those that lie in one stay there."""
     if isinstance(examples, ArrowExamples):
         return examples
     source = iter(examples)
@@ -88,8 +81,7 @@ def _written(batches: Iterable[pyarrow.RecordBatch]) -> ArrowExamples:
 
     with tempfile.NamedTemporaryFile(suffix=".arrow") as file, pyarrow.ipc.new_stream(file, _SCHEMA) as stream:
         for batch in batches:
-            with _room():
-                stream.write(batch)
+            stream.write(batch)
         stream.close()
         file.flush()
         return ArrowExamples(Dataset.from_file(file.name).with_format("arrow"))
@@ -151,33 +143,22 @@ class ArrowExamples(Sequence[Example]):
 
     @property
     def texts(self) -> Texts:
-        """``text`` of every example."""
-        return Texts([self], ids=False)
+        """The text of every example, read when it is indexed."""
+        return Texts(self._rows.select_columns("text"))
 
     @property
     def queries(self) -> Texts:
-        """``query`` of every example."""
-        return Texts([self], ids=True)
+        """The ``query`` of every example: the text, or its token ids as written by ``written_ids``."""
+        return Texts(self._rows.select_columns(["text", "tokens"]))
 
     def column(self, name: str) -> Iterator[Any]:
         """One attribute of every example, None where it is empty."""
         read = _READ.get(name, lambda value: value)
         for table in self._rows.select_columns(name).iter(ROWS):
-            yield from (None if value is None else read(value) for value in table[name].combine_chunks().to_pylist())
-
-    def written(self, begin: int, end: int, *, ids: bool) -> Iterator[str]:
-        """The texts from ``begin`` to ``end``; with ``ids``, those of examples of token ids as ``query`` has them."""
-        rows = self._rows.select_columns(["text", "tokens"] if ids else ["text"])
-        for start in range(begin, end, ROWS):
-            table = rows[start : min(start + ROWS, end)].combine_chunks()
-            texts = table["text"].to_pylist()
-            if ids and table["tokens"].null_count < len(texts):
-                both = zip(texts, table["tokens"].to_pylist(), strict=True)
-                texts = [text if row is None else written_ids(row) for text, row in both]
-            yield from texts
+            yield from (None if value is None else read(value) for value in table[name].to_pylist())
 
     def _read(self, places: Sequence[int]) -> list[Example]:
-        table = self._rows[places].combine_chunks()
+        table = self._rows[places]
         columns = {}
         for name in table.column_names:
             if (column := table[name]).null_count < len(column):
@@ -190,22 +171,18 @@ class ArrowExamples(Sequence[Example]):
 
 
 class Texts(Sequence[str]):
-    """The texts of examples, one list after another, each read when it is indexed.
+    """Texts that are read when they are indexed; token ids are written out where rows have some."""
 
-    Args:
-        parts: The examples.
-        ids: Give ``query``, token ids written out, where an example has some.
-    """
-
-    def __init__(self, parts: Sequence[ArrowExamples], *, ids: bool) -> None:
-        self._parts, self._ids = parts, ids
-        self._ends = list(accumulate(map(len, parts)))
+    def __init__(self, rows: Dataset) -> None:
+        self._rows = rows
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return len(self._rows)
 
     def __add__(self, other: Texts) -> Texts:
-        return Texts([*self._parts, *other._parts], ids=self._ids)
+        from datasets import concatenate_datasets
+
+        return Texts(concatenate_datasets([self._rows, other._rows]))
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -214,18 +191,20 @@ class Texts(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | list[str]:
         """One text, or those of a range."""
         if isinstance(index, slice):
-            begin, end, step = index.indices(len(self))
-            return list(self._between(begin, end))[::step]
-        place = range(len(self))[operator.index(index)]
-        return next(self._between(place, place + 1))
+            return _written_texts(self._rows[index])
+        return _written_texts(self._rows[[range(len(self))[index]]])[0]
 
     def __iter__(self) -> Iterator[str]:
-        return self._between(0, len(self))
+        for table in self._rows.iter(ROWS):
+            yield from _written_texts(table)
 
-    def _between(self, begin: int, end: int) -> Iterator[str]:
-        for part, part_end in zip(self._parts, self._ends, strict=True):
-            start = part_end - len(part)
-            yield from part.written(max(begin - start, 0), min(end - start, len(part)), ids=self._ids)
+
+def _written_texts(table: pyarrow.Table) -> list[str]:
+    texts: list[str] = table["text"].to_pylist()
+    if "tokens" not in table.column_names or table["tokens"].null_count == len(texts):
+        return texts
+    rows = zip(texts, table["tokens"].to_pylist(), strict=True)
+    return [text if ids is None else written_ids(ids) for text, ids in rows]
 
 
 class TokenIds:
@@ -241,8 +220,7 @@ class TokenIds:
             for start in range(0, len(texts), ENCODED_TOGETHER):
                 ids = encode(texts[start : start + ENCODED_TOGETHER])
                 self.lengths[start : start + len(ids)] = [len(row) for row in ids]
-                with _room():
-                    file.write(np.fromiter(chain.from_iterable(ids), np.int32).tobytes())
+                file.write(np.fromiter(chain.from_iterable(ids), np.int32).tobytes())
             file.write(bytes(4))  # of no text: an empty file cannot be mapped
             self._ids = np.memmap(file, np.int32, mode="r")
         self._ends = np.cumsum(self.lengths, dtype=np.int64)
@@ -255,18 +233,3 @@ class TokenIds:
         padded = np.full(within.shape, IGNORED, np.int64)
         padded[within] = self._ids[((self._ends[indices] - lengths)[:, None] + places)[within]]
         return torch.from_numpy(padded)
-
-
-@contextmanager
-def _room() -> Iterator[None]:
-    """Explain the error of a full disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        folder = tempfile.gettempdir()
-        raise InputError(
-            f"{folder}: no room for the texts in a temporary file, {shutil.disk_usage(folder).free / 1e6:,.1f} MB are "
-            "free; the variable TMPDIR names another place"
-        ) from error

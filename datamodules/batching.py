@@ -18,8 +18,6 @@ from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unembed.core.errors import InputError
-
 Indices = NDArray[np.int64]
 Lengths = NDArray[np.int32]
 Batch = dict[str, Tensor]
@@ -38,8 +36,6 @@ class LengthBucketBatchSampler:
         lengths: Length of every example, (n,) integers.
         batch_size: Examples in a batch of one rank; smaller where that would leave a rank without any.
         seed: With the epoch, decides the order.
-        rank: This rank.
-        world_size: Number of ranks.
         pool: Batches sorted together.
     """
 
@@ -48,13 +44,8 @@ class LengthBucketBatchSampler:
     ) -> None:
         self.lengths = lengths
         self.batch_size = max(1, min(batch_size, len(lengths) // world_size))
-        self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
-        self.pool = pool
-        self.epoch = 0
-        self._handed_out = 0
-        self._start = 0
+        self.seed, self.rank, self.world_size, self.pool = seed, rank, world_size, pool
+        self.epoch = self._handed_out = self._start = 0
 
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank, whether or not the epoch is being resumed."""
@@ -102,20 +93,10 @@ class LengthBucketBatchSampler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume at the next batch of the saved epoch; with other data or batches, at the start of that epoch."""
-        epoch, batches, identity = state.get("epoch"), state.get("batches"), state.get("identity")
-        # The checkpoint may be untrusted: check its numbers before they are used as seed and position.
-        counts = isinstance(epoch, int) and isinstance(batches, int) and epoch >= 0 and batches >= 0
-        if not (counts and isinstance(identity, dict)):
-            raise InputError(
-                f"the checkpoint cannot be resumed from: the place in its epoch is {str(state)[:100]}, no epoch, "
-                "batches and identity"
-            )
-        self.epoch = int(state["epoch"])
-        self._handed_out = self._start = 0
-        if identity == self._identity():
-            self._handed_out = self._start = min(int(state["batches"]), len(self))
-        else:
-            changed = [key for key, value in self._identity().items() if identity.get(key) != value]
+        self.epoch = state["epoch"]
+        changed = [key for key, value in self._identity().items() if state["identity"].get(key) != value]
+        self._handed_out = self._start = 0 if changed else state["batches"]
+        if changed:
             rank_zero_warn(
                 f"the training batches differ from those of the checkpoint ({', '.join(changed)}): the order of the "
                 "interrupted epoch is sampled anew, and some of its examples may be seen twice"
@@ -130,8 +111,6 @@ class EvaluationBatchSampler:
 
     Args:
         count: Number of examples.
-        batch_size: Examples in a batch.
-        rank: This rank.
         world_size: Number of ranks; batches are dealt to them in turn.
         lengths: (count,); where given, examples are sorted by length before they are cut.
     """
@@ -152,12 +131,7 @@ class EvaluationBatchSampler:
 
 
 class BatchLoader:
-    """Iterates over batches.
-
-    Args:
-        sampler: Yields index arrays.
-        read: Reads the batch of an index array.
-    """
+    """Iterates over the batches that ``read`` makes of the index arrays of a sampler."""
 
     def __init__(
         self, sampler: LengthBucketBatchSampler | EvaluationBatchSampler, read: Callable[[Indices], Batch]

@@ -20,7 +20,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning import LightningDataModule
@@ -33,9 +33,9 @@ from unembed.core.examples import Example, Split
 from unembed.datamodules.arrow_examples import ArrowExamples
 from unembed.datamodules.batching import Indices
 from unembed.defenses.base import BaseDefense, Defense, Fitted, Role
-from unembed.defenses.denoisers.base import ADAPTIVE, Denoiser
+from unembed.defenses.denoisers import ADAPTIVE, Denoiser
 from unembed.defenses.threat import Hypotheses
-from unembed.embedders.base import Embedder, QueryLimitError
+from unembed.embedders.base import QueryLimitError
 from unembed.embedders.cache.cached import CachedEmbedder, CachedVectors, Purpose, Queries
 from unembed.embedders.cache.shards import Positions
 from unembed.metrics.statistics import evenly
@@ -98,16 +98,9 @@ class FittedDefense:
             with safe_open(self.path, framework="pt") as file:
                 if file.metadata() != self._about:
                     return False
-                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
+                defense.restore({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+        except (SafetensorError, LookupError) as error:
             raise InputError(f"{self.path}: the fitted defense cannot be read: {error}") from error
-        wrong = [name for name, tensor in state.items() if tensor.is_complex() or not tensor.isfinite().all()]
-        if wrong:
-            raise InputError(f"{self.path}: {wrong[0]} holds NaN or infinite numbers")
-        try:
-            defense.restore(state)
-        except LookupError as error:
-            raise InputError(f"{self.path}: {error} is missing from what the defense has estimated") from error
         return True
 
 
@@ -141,14 +134,11 @@ class DefendedEmbedder(CachedEmbedder):
         self, source: CachedEmbedder, defense: Defense, language: Callable[[], str | None] = lambda: None
     ) -> None:
         self._behind, self._defense, self._language = source, defense, language
+        self.embedder = source.embedder
 
     @property
     def source(self) -> CachedEmbedder:
         return self._behind
-
-    @property
-    def embedder(self) -> Embedder:
-        return self._behind.embedder
 
     @property
     def dimension(self) -> int:
@@ -205,9 +195,6 @@ class DefendedEmbedder(CachedEmbedder):
         return defended(self._defense, vectors, examples, "hypothesis")
 
 
-if TYPE_CHECKING:
-    from unembed.embedders.cache.cached import CachedEmbedder, CachedVectors, Purpose, Queries
-
 DEFENSE_SAMPLE = 100_000  # training vectors that a defense is fitted to: enough for means and codebooks, bounded memory
 EMBEDDING_LIMIT = timedelta(days=30)  # how long a rank waits for the others to embed their part
 
@@ -216,15 +203,18 @@ class EmbeddedExamples(LightningDataModule):
     """Base of the data module: embedder, defense and denoiser, and the vectors of the examples of each split.
 
     Attributes:
+        embedder: The embedder behind its cache; set by ``connect``.
+        defense: The defense between the cache and the attacker; set by ``connect``.
         adaptive: Whether the attacker is trained on defended vectors; see ``connect``.
         hypotheses: Whether texts that the attacker embeds get defended vectors too; see ``connect``.
     """
 
+    embedder: CachedEmbedder
+    defense: Defense
+
     def __init__(self) -> None:
         super().__init__()
         self._views: dict[Split, CachedVectors] = {}
-        self._embedder: CachedEmbedder | None = None
-        self._defense: Defense | None = None
         self.adaptive = False
         self.hypotheses: Hypotheses = "clean"
         self._kept: FittedDefense | None = None
@@ -255,37 +245,19 @@ class EmbeddedExamples(LightningDataModule):
             hypotheses: Whether texts that the attacker embeds get defended vectors too (see ``oracle``).
             kept: Stores the state of a fitted defense.
             denoiser: Applied to defended test vectors before the attack reads them (see ``fit_denoiser``).
-
-        Raises:
-            InputError: The defense does not fit the dimension of the vectors, or changes it for a naive attacker; or
-                an adaptive attacker has a denoiser.
         """
-        given, seen = embedder.dimension, defense.output_dimension(embedder.dimension)
-        if given != seen and not adaptive:
+        before, after = embedder.dimension, defense.output_dimension(embedder.dimension)
+        if before != after and not adaptive:
             raise InputError(
-                f"defense.adaptive=false: the defense makes vectors of dimension {seen} out of {given}, and an attack "
-                "that was trained on undefended vectors cannot read them; train one with defense.adaptive=true"
+                f"defense.adaptive=false: the defense makes vectors of dimension {after} out of {before}, and an "
+                "attack that was trained on undefended vectors cannot read them; train one with defense.adaptive=true"
             )
         if adaptive and denoiser is not None:
             raise InputError(ADAPTIVE)
-        self._embedder, self._defense, self._kept = embedder, defense, kept
+        self.embedder, self.defense, self._kept = embedder, defense, kept
         self.adaptive, self.hypotheses = adaptive, hypotheses
         self._views, self._fitted = {}, False
         self._denoiser, self._denoises = denoiser, False
-
-    @property
-    def embedder(self) -> CachedEmbedder:
-        """The embedder behind its cache."""
-        if self._embedder is None:
-            raise RuntimeError("connect(embedder, defense) comes before the first use of vectors")
-        return self._embedder
-
-    @property
-    def defense(self) -> Defense:
-        """The defense between the cache and the attacker."""
-        if self._defense is None:
-            raise RuntimeError("connect(embedder, defense) comes before the first use of vectors")
-        return self._defense
 
     @property
     def dimension(self) -> int:
@@ -386,8 +358,8 @@ class EmbeddedExamples(LightningDataModule):
     def _language(self) -> str | None:
         """The one language of the training texts, which the attack writes; without any, that of the attacked texts."""
         read = self.examples("train") or self.examples("test")
-        found = set(read.column("language"))
-        return found.pop() if len(found) == 1 else None
+        languages = set(read.column("language"))
+        return languages.pop() if len(languages) == 1 else None
 
     def _place(self) -> tuple[int, int]:
         """This rank and the number of ranks."""

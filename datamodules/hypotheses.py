@@ -27,12 +27,9 @@ from unembed.embedders.cache.shards import ABANDONED_SECONDS, make_private_folde
 
 
 class HypothesisStore:
-    """One text per example, in files of ``part`` texts.
+    """One text for each of ``count`` examples, in files of ``part`` texts.
 
-    Args:
-        folder: Unique to an inverter, its examples and its decoding settings; the caller derives its name from these.
-        count: Number of examples.
-        part: Texts in a file.
+    The folder's name is derived from the inverter, its examples and its decoding settings.
     """
 
     def __init__(self, folder: Path, count: int, part: int = 1024) -> None:
@@ -61,24 +58,20 @@ class HypothesisStore:
         barrier()
 
     def read(self) -> list[str]:
-        """All texts.
-
-        Raises:
-            InputError: A part is missing or damaged.
-        """
+        """All texts."""
         texts: list[str] = []
         for part in self._parts():
             path = self._file(part)
             try:
                 rows = [json.loads(line) for _, line in limits.lines(path)]
-                found = [row["text"] for row in rows if isinstance(row["text"], str)]
+                part_texts = [row["text"] for row in rows if isinstance(row["text"], str)]
             except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
                 raise InputError(
                     f"{path}: hypotheses cannot be read ({error}); delete the file to make it again"
                 ) from error
-            if len(found) != len(part):
-                raise InputError(f"{path}: holds {len(found)} texts, not {len(part)}; delete it to make it again")
-            texts += found
+            if len(part_texts) != len(part):
+                raise InputError(f"{path}: holds {len(part_texts)} texts, not {len(part)}; delete it to make it again")
+            texts += part_texts
         return texts
 
     def _parts(self) -> list[range]:

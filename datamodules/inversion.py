@@ -10,7 +10,7 @@ batch["vectors"], batch["labels"]                     # (64, d) float32, (64, T)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +31,10 @@ from unembed.datamodules.batching import (
     ResumableLoader,
 )
 from unembed.datamodules.embedded import EmbeddedExamples
-from unembed.datamodules.reading import InLanguages, Languages, check_attributes, read_splits
-from unembed.datamodules.sources.base import SPLITS, Downloaded, Source
-from unembed.datamodules.sources.file_rows import check_unchanged, described, files_of
+from unembed.datamodules.reading import Languages, check_attributes, read_splits
+from unembed.datamodules.sources.base import SPLITS, Downloaded, InLanguages, ReadsFiles, Source
 from unembed.datamodules.truncation import Truncation
+from unembed.embedders.model_files import file_hash
 from unembed.runs.files import DataFile, absent_data
 
 if TYPE_CHECKING:
@@ -56,23 +56,8 @@ class InversionDataModule(EmbeddedExamples):
     files batch by batch; labels are token ids, computed once. Test batches have no labels, since an attacker knows
     neither a text nor its length.
 
-    Args:
-        source: Gives the texts of each split, not truncated.
-        max_tokens: Maximum length of a reference in tokens.
-        tokenizer: Counts the tokens (see Truncation).
-        batch_size: Training examples in a batch of one rank.
-        eval_batch_size: Validation and test examples in a batch.
-        limit_train: Use at most this many training examples, the first ones after deduplication; with several
-            languages, about equally many of each.
-        limit_valid: As ``limit_train``, for validation.
-        limit_test: As ``limit_train``, for the test.
-        drop_repeated: Drop repeated texts within each split, training texts that are also validation or test texts, and
-            validation texts that are also test texts. Between splits, case and punctuation are ignored.
-        seed: Seed of the order of the training batches.
-        attributes: Labels of the texts that the attribute attack predicts (see callbacks/attributes.py).
-        languages: Use only texts in these languages; None uses all.
-        train_languages: Languages of the training and validation texts; None means ``languages``.
-        test_languages: Languages of the test texts; None means ``languages``.
+    The arguments are those of configs/datamodule/shared/texts.yaml and languages.yaml, and ``attributes``: labels of
+    the texts that the attribute attack predicts (see callbacks/attributes.py).
     """
 
     def __init__(
@@ -109,18 +94,33 @@ class InversionDataModule(EmbeddedExamples):
         self._examples: Mapping[Split, ArrowExamples] | None = None
         self.files_read: Sequence[DataFile] = ()
 
-    def expect(self, files: Sequence[DataFile] | None, names: str) -> None:
-        """Check that the source's files are unchanged since a run was trained on ``files``.
+    def expect(self, files: Sequence[DataFile] | None, advice: str) -> None:
+        """Check that each file of the source has the content of one that a run was trained on, under any name.
 
         Args:
             files: As recorded by the run; None skips the check.
-            names: See ``check_unchanged``.
+            advice: What to do if the changed content is intended, or the file has moved.
 
         Raises:
-            InputError: A file has changed.
+            InputError: A file has changed, is unknown or missing; names the file and the advice.
         """
-        if files is not None:
-            check_unchanged(files_of(self.source), files, names)
+        before = {file.path: file for file in files or ()}
+        for file in files_of(self.source) if files is not None else ():
+            path = str(file.absolute())
+            if not file.is_file():
+                raise InputError(f"{path}: the run was trained on this file, which is not there any more; {advice}")
+            (now,) = described([file])
+            if now.sha256 in {known.sha256 for known in before.values()}:
+                continue
+            if path not in before:
+                raise InputError(
+                    f"{path}: it has the content of none of the files that the run was trained on; {advice}"
+                )
+            then = before[path]
+            raise InputError(
+                f"{path}: has changed since the run was trained on it ({then.bytes:,} bytes, SHA-256 "
+                f"{then.sha256[:12]}...; now {now.bytes:,} bytes, {now.sha256[:12]}...); {advice}"
+            )
 
     @property
     def resolved_revision(self) -> str | None:
@@ -137,9 +137,6 @@ class InversionDataModule(EmbeddedExamples):
 
         For ``test``, the defense must be fitted already. Where the trainer takes no batch of the validation texts
         (``trainer.limit_val_batches=0``), ``fit`` does not embed them.
-
-        Raises:
-            InputError: An error of the source; fewer than two training texts for ``fit``; no text for ``test``.
         """
         splits = STAGES[stage]
         if "train" in splits:
@@ -158,13 +155,8 @@ class InversionDataModule(EmbeddedExamples):
             self.fit_denoiser()
 
     def check_training(self) -> None:
-        """Check that there are enough training texts.
-
-        Raises:
-            InputError: Fewer than two training texts.
-        """
-        count = len(self.examples("train"))
-        if count < 2:
+        """Check that there are enough training texts."""
+        if (count := len(self.examples("train"))) < 2:
             raise InputError(
                 f"training needs at least two training texts, there {'is' if count == 1 else 'are'} {count} (after "
                 "repeats were dropped): check datamodule.train, datamodule.path or datamodule.limit_train, or of token "
@@ -223,9 +215,9 @@ class InversionDataModule(EmbeddedExamples):
         self.files_read = described(files_of(self.source))
         truncation = Truncation(self.max_tokens, self.tokenizer)
         texts = self.languages.select(self.source.load())
-        kept = read_splits(texts, truncation, self.limits, drop_repeated=self.drop_repeated)
-        check_attributes(kept, self.attributes)
-        return kept
+        splits = read_splits(texts, truncation, self.limits, drop_repeated=self.drop_repeated)
+        check_attributes(splits, self.attributes)
+        return splits
 
 
 def training_data(run: Path, config: DictConfig, files: Sequence[DataFile] | None) -> InversionDataModule:
@@ -235,9 +227,6 @@ def training_data(run: Path, config: DictConfig, files: Sequence[DataFile] | Non
         run: The run directory.
         config: The configuration that it was trained with.
         files: The files that the texts were read from in training; None if that was not recorded.
-
-    Raises:
-        InputError: The files have changed, or the run was exported without them.
     """
     from hydra.utils import instantiate
 
@@ -246,3 +235,13 @@ def training_data(run: Path, config: DictConfig, files: Sequence[DataFile] | Non
     datamodule: InversionDataModule = instantiate(config.datamodule, _convert_="all")
     datamodule.expect(files, "put back what it was")
     return datamodule
+
+
+def files_of(source: object) -> list[Path]:
+    """The files that a source reads; empty if it does not list them."""
+    return list(dict.fromkeys(source.data_files())) if isinstance(source, ReadsFiles) else []
+
+
+def described(files: Iterable[Path]) -> list[DataFile]:
+    """Size and hash of each file that exists; some 2 seconds a gigabyte at most."""
+    return [DataFile(str(file.absolute()), file.stat().st_size, file_hash(file)) for file in files if file.is_file()]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -17,52 +16,24 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from unembed.core.errors import InputError, did_you_mean, listed
 from unembed.core.examples import Example, Split
 from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
-from unembed.datamodules.sources.base import SPLITS, Source, folded
+from unembed.datamodules.sources.base import SPLITS, folded
 from unembed.datamodules.truncation import CHUNK, Truncation
 from unembed.embedders.cache.shards import ABSENT, KeyIndex, Positions, distinct, text_keys
 
 
-@runtime_checkable
-class InLanguages(Protocol):
-    """A source that can read selected languages only."""
-
-    def only(self, languages: Sequence[str]) -> Source:
-        """The same source with these languages alone.
-
-        Raises:
-            InputError: It does not have one of them.
-        """
-        ...
-
-
 class Languages:
-    """The selected languages.
-
-    Args:
-        every: Languages of all texts; None keeps all.
-        train: Languages of training and validation texts; None means ``every``.
-        test: Languages of test texts; None means ``every``.
-
-    Raises:
-        InputError: A list is empty.
-    """
+    """The selected languages of all texts, of training and validation texts, and of test texts; None keeps all."""
 
     def __init__(
-        self,
-        every: Sequence[str] | None = None,
-        train: Sequence[str] | None = None,
-        test: Sequence[str] | None = None,
+        self, every: Sequence[str] | None = None, train: Sequence[str] | None = None, test: Sequence[str] | None = None
     ) -> None:
-        for key, given in (("languages", every), ("train_languages", train), ("test_languages", test)):
-            if given is not None and not given:
+        for key, languages in (("languages", every), ("train_languages", train), ("test_languages", test)):
+            if languages is not None and not languages:
                 raise InputError(f"datamodule.{key}=[] keeps no text; null keeps all languages")
         trained = ("languages", every) if train is None else ("train_languages", train)
         tested = ("languages", every) if test is None else ("test_languages", test)
-        self._wanted: Mapping[Split, tuple[str, Sequence[str] | None]] = {
-            "train": trained,
-            "valid": trained,
-            "test": tested,
-        }
+        self._wanted: dict[Split, tuple[str, Sequence[str] | None]]
+        self._wanted = {"train": trained, "valid": trained, "test": tested}
 
     @property
     def named(self) -> list[str] | None:
@@ -70,33 +41,24 @@ class Languages:
         lists = [wanted for _, wanted in self._wanted.values()]
         return None if None in lists else list(dict.fromkeys(one for some in lists for one in some or ()))
 
-    def select(self, found: Mapping[Split, Sequence[Example]]) -> Mapping[Split, Sequence[Example]]:
-        """The examples in the languages asked for, in order.
+    def select(self, texts: Mapping[Split, Sequence[Example]]) -> Mapping[Split, Sequence[Example]]:
+        """The examples in the languages asked for, in order."""
+        return {split: self._select(split, texts) for split in texts}
 
-        Raises:
-            InputError: No text of the splits that are there is in one of them; names those present.
-        """
-        return {split: self._select(split, found) for split in found}
-
-    def _select(self, split: Split, found: Mapping[Split, Sequence[Example]]) -> Sequence[Example]:
+    def _select(self, split: Split, texts: Mapping[Split, Sequence[Example]]) -> Sequence[Example]:
         key, wanted = self._wanted[split]
         if wanted is None:
-            return found[split]
-        together = (to_arrow(found.get(other, ())) for other, (name, _) in self._wanted.items() if name == key)
+            return texts[split]
+        together = (to_arrow(texts.get(other, ())) for other, (name, _) in self._wanted.items() if name == key)
         present = Counter(language for examples in together for language in examples.column("language"))
         for language in wanted:
             if present and language not in present:
                 known = sorted(name for name in present if name is not None)
+                problem = f"no text is in {language!r}; present: {listed(known)}; {did_you_mean(language, known)}"
                 if not known:
-                    raise InputError(
-                        f"datamodule.{key}=[{listed(wanted)}]: no text says which language it is in; "
-                        "datamodule.language_field=<field> names the field that does"
-                    )
-                raise InputError(
-                    f"datamodule.{key}: no text is in {language!r}; present: {listed(known)}; "
-                    f"{did_you_mean(language, known)}"
-                )
-        examples = to_arrow(found[split])
+                    problem = "no text says which language it is in; datamodule.language_field=<field> names the field"
+                raise InputError(f"datamodule.{key}: {problem}")
+        examples = to_arrow(texts[split])
         return examples.select(np.flatnonzero([language in wanted for language in examples.column("language")]))
 
 
@@ -106,23 +68,20 @@ def shared_out(examples: Sequence[Example], limit: int | None) -> ArrowExamples:
     Otherwise, a data set sorted by language would be cut to its first language. If a language has too few examples,
     the others fill up its share.
     """
-    found = to_arrow(examples)
-    if limit is None or len(found) <= limit:
-        return found
-    counts = Counter(found.column("language"))
+    stored = to_arrow(examples)
+    if limit is None or len(stored) <= limit:
+        return stored
+    counts = Counter(stored.column("language"))
     shares: dict[str | None, int] = {}
     for place, language in enumerate(sorted(counts, key=lambda name: (counts[name], name or ""))):
         left = limit - sum(shares.values())
         shares[language] = min(counts[language], left // (len(counts) - place))
     chosen = []
-    for place, language in enumerate(found.column("language")):
+    for place, language in enumerate(stored.column("language")):
         if shares[language]:
             shares[language] -= 1
             chosen.append(place)
-    return found.select(np.array(chosen, np.int64))
-
-
-PARTS = 16  # deduplication processes the keys in so many parts, to bound memory
+    return stored.select(np.array(chosen, np.int64))
 
 
 def read_splits(
@@ -141,33 +100,29 @@ def read_splits(
         drop_repeated: Drop repeats within a split, and texts of a split that are also in a later one. Between splits,
             case and punctuation are ignored.
     """
-    found, kept = dict(texts), {}
+    remaining, splits = dict(texts), {}
     held_out = KeyIndex()
     for split in reversed(SPLITS):  # test first: what repeats it is dropped from the others
-        cut = to_arrow(e for e in truncation.cut(found.pop(split, ())) if e.tokens or (e.text and e.reference))
+        cut = to_arrow(e for e in truncation.cut(remaining.pop(split, ())) if e.tokens or (e.text and e.reference))
         examples = cut.select(_new(cut, held_out)) if drop_repeated else cut
         if dropped := len(cut) - len(examples):
             rank_zero_info(f"{split}: {dropped} of {len(cut)} texts dropped, repeats of this or a held-out split")
         if drop_repeated and split != "train":
             keys = text_keys([folded(text) for example in examples for text in _texts(example)])
             held_out.add(keys, np.zeros(len(keys), np.int64))
-        kept[split] = shared_out(examples, limits[split])
-    sizes = ", ".join(f"{len(kept[split])} {split}" for split in SPLITS)
+        splits[split] = shared_out(examples, limits[split])
+    sizes = ", ".join(f"{len(splits[split])} {split}" for split in SPLITS)
     rank_zero_info(f"texts: {sizes}; {truncation.cut_texts} were cut to {truncation.max_tokens} tokens")
-    if truncation.cut_texts and any(original is not None for original in kept["test"].column("original")):
+    if truncation.cut_texts and any(original is not None for original in splits["test"].column("original")):
         rank_zero_warn(
             f"datamodule.max_tokens={truncation.max_tokens}: {truncation.cut_texts} texts were cut, and what was added "
             "to an original may have been cut off again; give more, the same for all evaluations to be compared"
         )
-    return kept
+    return splits
 
 
 def check_attributes(splits: Mapping[Split, ArrowExamples], names: Sequence[str]) -> None:
-    """Check that the texts have these labels, and the test texts more than one value of each.
-
-    Raises:
-        InputError: No text has a label, or the test texts have fewer than two values of it.
-    """
+    """Check that the texts have these labels, and the test texts more than one value of each."""
     if not names:
         return
     known = {name for split in SPLITS for found in splits[split].column("attributes") for name in found or ()}
@@ -197,14 +152,10 @@ def _new(examples: ArrowExamples, held_out: KeyIndex) -> Positions:
         keys[place] = text_keys([e.reference if e.tokens is None else e.query for e in some])
         if len(held_out):
             owners = np.repeat(np.arange(len(some)), [len(_texts(e)) for e in some])
-            found = held_out.find(text_keys([folded(text) for e in some for text in _texts(e)])) != ABSENT
-            free[begin + owners[found]] = False
-    parts = keys.view(np.uint8)[::16] % PARTS
-    for part in range(PARTS):  # sorting all keys at once would take several times their memory
-        share = np.flatnonzero(free & (parts == part))
-        free[share] = False
-        free[share[distinct(keys[share])]] = True
-    return np.flatnonzero(free)
+            repeated = held_out.find(text_keys([folded(text) for e in some for text in _texts(e)])) != ABSENT
+            free[begin + owners[repeated]] = False
+    places = np.flatnonzero(free)
+    return places[distinct(keys[places])]
 
 
 def _texts(example: Example) -> tuple[str, ...]:

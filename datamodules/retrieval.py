@@ -14,6 +14,7 @@ ties are sorted by position. If more documents are tied than there are candidate
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import torch
@@ -33,20 +34,18 @@ from unembed.metrics.statistics import Floats
 Similarity = Literal["dot", "cosine"]
 
 QUERIES = 256  # compared with a block at once
-DOCUMENTS = 16_384  # of a block that are compared at once: 16 MB of products
 RESCORED = 4_000_000  # numbers that are multiplied in float64 at once
-GROUP = 64  # products per group; groups are preselected by their maximum
 SPARE = 16  # candidates beyond k, so that rounding cannot hide one of the best
 
 
-class Found(NamedTuple):
+class Best(NamedTuple):
     """The best ``k`` documents of each query, or all where there are fewer: positions from 0 and scores, best first."""
 
     positions: Tensor
     scores: Tensor
 
 
-def search(queries: Tensor, blocks: Iterable[Tensor], k: int, similarity: Similarity = "dot") -> Found:
+def search(queries: Tensor, blocks: Iterable[Tensor], k: int, similarity: Similarity = "dot") -> Best:
     """The ``k`` documents with the highest product, or cosine, with each query; of equals the earlier one.
 
     Args:
@@ -54,55 +53,46 @@ def search(queries: Tensor, blocks: Iterable[Tensor], k: int, similarity: Simila
         blocks: The documents in order, (n_i, d) each.
         k: Documents wanted.
         similarity: ``cosine`` divides by the lengths of both; a vector of zeros is like nothing (cosine 0).
-
-    Raises:
-        ValueError: Dimensions differ, or a product is not finite.
     """
     queries = _unit(queries.float()) if similarity == "cosine" else queries.float()
     positions = torch.empty(len(queries), 0, dtype=torch.int64)
     scores = torch.empty(len(queries), 0, dtype=torch.float64)
     begin = 0
-    for whole in blocks:
-        if whole.ndim != 2 or whole.shape[1] != queries.shape[1]:
-            raise ValueError(f"documents of shape {tuple(whole.shape)} do not go with queries of {queries.shape[1]}")
-        for start in range(0, len(whole), DOCUMENTS):
-            block = whole[start : start + DOCUMENTS].float()
-            block = _unit(block) if similarity == "cosine" else block
-            columns, values = _best_of_block(queries, block, k)
-            scores, order = torch.cat([scores, values], dim=1).sort(dim=1, descending=True, stable=True)
-            positions = torch.cat([positions, columns + begin], dim=1).gather(1, order)
-            scores, positions = scores[:, :k].contiguous(), positions[:, :k].contiguous()
-            begin += len(block)
-    return Found(positions, scores)
+    for block in blocks:
+        if block.ndim != 2 or block.shape[1] != queries.shape[1]:
+            raise ValueError(f"documents of shape {tuple(block.shape)} do not go with queries of {queries.shape[1]}")
+        if not len(block):
+            continue
+        block = _unit(block.float()) if similarity == "cosine" else block.float()
+        best = [_best_of_block(some, block, k) for some in torch.split(queries, QUERIES)]
+        columns, values = (torch.cat(parts) for parts in zip(*best, strict=True))
+        scores, order = torch.cat([scores, values], dim=1).sort(dim=1, descending=True, stable=True)
+        positions = torch.cat([positions, columns + begin], dim=1).gather(1, order)
+        scores, positions = scores[:, :k].contiguous(), positions[:, :k].contiguous()
+        begin += len(block)
+    return Best(positions, scores)
 
 
 def _best_of_block(queries: Tensor, block: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Columns and float64 scores of the best of a block, (q, min(k, n)), best first."""
     # Bound of the float32 rounding error of a sum of d products in any order.
     error = block.shape[1] * torch.finfo(torch.float32).eps * block.norm(dim=1).max() * queries.norm(dim=1)
-    tiles = zip(torch.split(queries, QUERIES), torch.split(error, QUERIES), strict=True)
-    columns, scores = zip(*(_best_of_tile(some, block, k, wrong) for some, wrong in tiles), strict=True)
-    return torch.cat(columns), torch.cat(scores)
-
-
-def _best_of_tile(queries: Tensor, block: Tensor, k: int, error: Tensor) -> tuple[Tensor, Tensor]:
     products = queries @ block.T
-    k, kept = min(k, len(block)), min(k + SPARE, len(block))
-    values, columns = _largest(products, kept)
+    k, candidate_count = min(k, len(block)), min(k + SPARE, len(block))
+    values, columns = products.topk(candidate_count, dim=1)
     if not values.isfinite().all():
         raise ValueError("a product of a query and a document is not finite")
     columns = columns.sort(dim=1).values  # of equal scores, a stable sort then leaves the earlier document first
     exact = _rescored(queries, block, columns)
     exact, order = exact.sort(dim=1, descending=True, stable=True)
     columns, exact = columns.gather(1, order)[:, :k], exact[:, :k]
-    if kept < len(block):
+    if candidate_count < len(block):
         doubtful = values[:, k - 1] - values[:, -1] <= 2 * error
         for row in doubtful.nonzero().flatten().tolist():
             candidates = (products[row] >= values[row, k - 1] - 2 * error[row]).nonzero().flatten()
-            scores = torch.cat(
-                [_rescored(queries[row : row + 1], block, some[None])[0] for some in torch.split(candidates, 4096)]
+            scores, order = _rescored(queries[row : row + 1], block, candidates[None])[0].sort(
+                descending=True, stable=True
             )
-            scores, order = scores.sort(descending=True, stable=True)
             columns[row], exact[row] = candidates[order[:k]], scores[:k]
     return columns, exact
 
@@ -112,25 +102,6 @@ def _rescored(queries: Tensor, block: Tensor, columns: Tensor) -> Tensor:
     together = max(1, RESCORED // (columns.shape[1] * block.shape[1]))
     parts = zip(torch.split(queries, together), torch.split(columns, together), strict=True)
     return torch.cat([(block[some].double() * query.double()[:, None, :]).sum(dim=2) for query, some in parts])
-
-
-def _largest(products: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest ``count`` values of each row and their columns; which of equal ones is left open.
-
-    They lie in the ``count`` groups with the largest maxima, and those are few: a pass over all values to find them is
-    several times as fast as a partial sort of each row.
-    """
-    rows, size = products.shape
-    groups = size // GROUP
-    if groups <= count:
-        return torch.topk(products, count, dim=1)
-    whole = groups * GROUP
-    maxima = products[:, :whole].view(rows, groups, GROUP).amax(dim=2)
-    chosen = maxima.topk(count, dim=1).indices
-    columns = (chosen[:, :, None] * GROUP + torch.arange(GROUP)).flatten(1)
-    columns = torch.cat([columns, torch.arange(whole, size).expand(rows, -1)], dim=1)
-    values, order = products.gather(1, columns).topk(count, dim=1)
-    return values, columns.gather(1, order)
 
 
 def _unit(vectors: Tensor) -> Tensor:
@@ -168,14 +139,18 @@ class Searchable:
             self.documents, self.queries = (
                 to_arrow(truncation.cut(examples)) for examples in (self.documents, self.queries)
             )
-        self._views: tuple[CachedVectors, CachedVectors] | None = None
 
     def embed(self) -> None:
         """Embed what is not in the cache yet; resumable."""
+        _ = self._vectors
+
+    @cached_property
+    def _vectors(self) -> tuple[CachedVectors, CachedVectors]:
+        """The vectors of queries and documents."""
         texts = [[example.text for example in examples] for examples in (self.queries, self.documents)]
         for some in texts:
             self.embedder.fill(some, "scoring")
-        self._views = (self.embedder.view(texts[0]), self.embedder.view(texts[1]))
+        return self.embedder.view(texts[0]), self.embedder.view(texts[1])
 
     def fit(self, defense: Defense, documents: Sequence[int]) -> None:
         """Fit a defense to the documents at these positions, and to queries in languages that the documents lack.
@@ -183,7 +158,7 @@ class Searchable:
         A defender has the store and can obtain text in the language of the queries; without it, a defense with
         per-language parameters would have none for the queries.
         """
-        queries, stored = self._vectors()
+        queries, stored = self._vectors
         examples = [self.documents[place] for place in documents]
         languages = {example.language for example in examples}
         foreign = [place for place, example in enumerate(self.queries) if example.language not in languages]
@@ -209,15 +184,15 @@ class Searchable:
         Returns:
             None where defended documents are of another dimension than the queries, so that nothing can be compared.
         """
-        queries, documents = self._vectors()
+        queries, documents = self._vectors
         defense = defense or Identity()
         asked = (defense if defended == "both" else Identity())(queries[:], self.queries, "query")
         if asked.shape[1] != defense.output_dimension(self.embedder.dimension):
             return None
         skip = self.collection.skip_same_id
-        found = search(asked, self._blocks(defense, documents), k + skip, similarity).positions.tolist()
+        positions = search(asked, self._blocks(defense, documents), k + skip, similarity).positions.tolist()
         ids = self.collection.document_ids
-        named = [[ids[position] for position in row] for row in found]
+        named = [[ids[position] for position in row] for row in positions]
         if skip:
             own = self.collection.query_ids
             named = [[name for name in row if name != query] for query, row in zip(own, named, strict=True)]
@@ -229,12 +204,6 @@ class Searchable:
         """Metrics of each query (see metrics/retrieval.py); arguments and None as in ``rankings``."""
         rankings = self.rankings(defense, defended, similarity, max(RECALL))
         return None if rankings is None else score_rankings(rankings, self.collection.relevance, RECALL)
-
-    def _vectors(self) -> tuple[CachedVectors, CachedVectors]:
-        if self._views is None:
-            self.embed()
-        assert self._views is not None
-        return self._views
 
     def _blocks(self, defense: Defense, documents: CachedVectors) -> Iterator[Tensor]:
         for start in range(0, len(documents), BLOCK):

@@ -32,9 +32,6 @@ class Truncation:
         max_tokens: Tokens kept.
         tokenizer: ``minilm`` (the bundled embedder's, works offline), a ``tokenizer.json`` or a directory that holds
             one, or the name of a model on the hub.
-
-    Raises:
-        InputError: There is no such tokenizer.
     """
 
     def __init__(self, max_tokens: PositiveInt, tokenizer: str = "minilm") -> None:
@@ -50,10 +47,10 @@ class Truncation:
         ``cut_texts`` counts, over all calls, the texts that lost tokens.
         """
         source = iter(examples)
-        while found := list(islice(source, CHUNK)):
-            ends = self._ends([example.text for example in found])
-            bounds = iter(self._ends([example.original for example in found if example.original is not None]))
-            for example, end in zip(found, ends, strict=True):
+        while chunk := list(islice(source, CHUNK)):
+            ends = self._ends([example.text for example in chunk])
+            bounds = iter(self._ends([example.original for example in chunk if example.original is not None]))
+            for example, end in zip(chunk, ends, strict=True):
                 self.cut_texts += example.tokens is None and end < len(example.text)
                 yield shortened(example, end, None if example.original is None else next(bounds))
 
@@ -99,11 +96,7 @@ def shortened(example: Example, end: int, original_end: int | None = None) -> Ex
 
 
 def load_tokenizer(name: str, key: str = "datamodule.tokenizer") -> Any:
-    """The tokenizer that ``key`` of the configuration names (see Truncation), without truncation and padding.
-
-    Raises:
-        InputError: There is no such tokenizer.
-    """
+    """The tokenizer that ``key`` of the configuration names (see Truncation), without truncation and padding."""
     from tokenizers import Tokenizer
 
     local = Path(name).expanduser()

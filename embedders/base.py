@@ -147,11 +147,7 @@ def resolve_device(device: str) -> torch.device:
 
 @contextmanager
 def loading(problem: str) -> Iterator[None]:
-    """Hide the progress bars of transformers, and turn its errors about unusable files into one message.
-
-    Raises:
-        InputError: ``problem``, and the first line of the error.
-    """
+    """Hide the progress bars of transformers, and turn its errors about unusable files into one message."""
     from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
     disable_progress_bar()

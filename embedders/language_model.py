@@ -1,17 +1,28 @@
 """A causal language model as an embedder: maps a text, or token ids, to an observation of the model's output.
 
-    model = LanguageModelEmbedder("gpt2", output_tokens=1)
-    model.embed(["My name is", written_ids([3666, 1438, 318])])     # (2, 50257): the logits of the next token
+    model = LanguageModelEmbedder("gpt2", output_tokens=3, top_k=10)
+    rows = model.embed(["My name is", written_ids([3666, 1438, 318])])     # (2, 60) float32, as the cache stores them
+    seen = model.observation.parse(rows)         # seen.logits (2, 3, 10), seen.places (2, 3, 10), seen.ids (2, 3)
+    model.observation.agrees(seen, candidate_logits)                # (2,) bool: could the candidate be the input?
     model.relaxed(vectors, continuation, keep=1)                    # (B, 1, 50257), differentiable: white box
 
-No special tokens are added to an input. Everything is computed in float32, as the exact check of a candidate requires.
-White-box attacks access the model through ``CachedEmbedder.embedder``.
+A row, for m output tokens of a vocabulary of V:
+
+    all logits      m x V: the logits of each output token
+    top k logits    m x k logits, highest first, then m x k token ids
+    the text alone  m token ids
+
+Ids are stored as float32, which is exact below 2**24. The output is greedy: its ids are the argmax of the logits. It
+always has m tokens, even after an end-of-text token. No special tokens are added to an input. Everything is computed in
+float32, as the exact check of a candidate requires. White-box attacks access the model through
+``CachedEmbedder.embedder``.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -23,9 +34,96 @@ from unembed.core.errors import InputError
 from unembed.core.examples import read_ids
 from unembed.embedders.base import fingerprint_of, loading, resolve_device
 from unembed.embedders.model_files import ModelFiles, locate
-from unembed.embedders.observation import Observation
 
 _LOGITS_AT_ONCE = 2**24  # of one forward pass: 64 MB
+ATOL = RTOL = 1e-4  # within which two fp32 runs of one input agree (soda_skapars2025, authors' code)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Parsed rows of B outputs.
+
+    Attributes:
+        ids: The greedy output, (B, m) int64.
+        logits: (B, m, V), or (B, m, k) of the ids in ``places``; None if only the text is observed.
+        places: Token ids of ``logits``, (B, m, k) int64; None if all logits are observed.
+    """
+
+    ids: Tensor
+    logits: Tensor | None
+    places: Tensor | None
+
+    def __getitem__(self, rows: Tensor) -> Seen:
+        """The outputs at rows (n,)."""
+        logits = None if self.logits is None else self.logits[rows]
+        return Seen(self.ids[rows], logits, None if self.places is None else self.places[rows])
+
+    @property
+    def continuation(self) -> Tensor:
+        """The output tokens that the model reads to predict the next ones: all but the last, (B, m - 1)."""
+        return self.ids[:, :-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Which part of an output is observed.
+
+    Attributes:
+        vocabulary: Size of the vocabulary, V.
+        output_tokens: Number of generated tokens, m.
+        top_k: Observed logits per generated token; None: all, 0: none.
+    """
+
+    vocabulary: int
+    output_tokens: int = 1
+    top_k: int | None = None
+
+    @property
+    def dimension(self) -> int:
+        """Numbers in a row."""
+        if self.top_k is None:
+            return self.output_tokens * self.vocabulary
+        return self.output_tokens * (2 * self.top_k or 1)
+
+    @property
+    def sees_logits(self) -> bool:
+        """Whether logits are observed, and not only the text."""
+        return self.top_k != 0
+
+    def pack(self, logits: Tensor) -> Tensor:
+        """Rows (B, d) from the logits (B, m, V) of the greedy output."""
+        if self.top_k is None:
+            return logits.flatten(1)
+        if self.top_k == 0:
+            return logits.argmax(dim=-1).float()
+        values, places = logits.topk(self.top_k, dim=-1)
+        return torch.cat([values.flatten(1), places.float().flatten(1)], dim=1)
+
+    def parse(self, rows: Tensor) -> Seen:
+        """The outputs in rows (B, d)."""
+        size, m = len(rows), self.output_tokens
+        if self.top_k is None:
+            logits = rows.view(size, m, self.vocabulary)
+            return Seen(logits.argmax(dim=-1), logits, None)
+        if self.top_k == 0:
+            return Seen(rows.round().long(), None, None)
+        values, places = rows.view(size, 2, m, self.top_k).unbind(1)
+        places = places.round().long()
+        return Seen(places[..., 0], values, places)
+
+    def of_seen(self, seen: Seen, logits: Tensor) -> Tensor:
+        """A candidate's logits (B, m, V), restricted to those observed of the target: (B, m, V or k)."""
+        return logits if seen.places is None else logits.gather(-1, seen.places)
+
+    def agrees(self, seen: Seen, logits: Tensor, atol: float = ATOL, rtol: float = RTOL) -> Tensor:
+        """Whether each candidate reproduces everything observed of its target; (B,) bool.
+
+        ``logits`` (B, m, V) are those of the candidates, each followed by its target's ``continuation``.
+        """
+        if seen.logits is None:
+            return (logits.argmax(dim=-1) == seen.ids).all(dim=1)
+        close = torch.isclose(self.of_seen(seen, logits), seen.logits, atol=atol, rtol=rtol)
+        return close.flatten(1).all(dim=1)
 
 
 def cache_argument(model: torch.nn.Module) -> str:
@@ -34,7 +132,10 @@ def cache_argument(model: torch.nn.Module) -> str:
 
 
 class LanguageModelEmbedder:
-    """Texts to observations of the greedy output; always in eval mode, in float32, without gradients of its weights."""
+    """Texts to observations of the greedy output; always in eval mode, in float32, without gradients of its weights.
+
+    A white box: attacks read its input embeddings, and backpropagate from ``relaxed`` to relaxed inputs.
+    """
 
     def __init__(
         self,

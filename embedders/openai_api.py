@@ -65,15 +65,12 @@ _TRANSIENT = {408, 409, 425, 429}  # and everything from 500 on
 _EXHAUSTED = b"insufficient_quota"  # OpenAI's code for an empty account: it comes as 429, and no waiting helps
 
 
+_ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\]|[^\s@?#/:\[\]]+)(:0*[1-9]\d{0,4})?(/[^\s@?#]*)?", re.IGNORECASE)
+
+
 def _address(value: str) -> str:
     # The address is written into config.yaml, so it must not contain a secret.
-    try:
-        parts = urlsplit(value)
-        plain = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        plain = plain and value.isprintable() and not any(letter in value for letter in "@?# ")
-    except ValueError:  # the port is not a number
-        plain = False
-    if not plain:
+    if not _ADDRESS.fullmatch(value) or not value.isprintable():
         raise PydanticCustomError("address", "an http or https address without user name, query or fragment")
     return value
 
@@ -99,7 +96,12 @@ class _RequestError(Exception):
 
 
 class OpenAIEmbedder:
-    """Texts to the vectors that a server gives for them, several requests at a time."""
+    """Texts to the vectors that a server gives for them, several requests at a time.
+
+    Attributes:
+        texts_at_once: Number of texts that keeps all concurrent requests busy.
+        queries_left: Texts that ``max_queries`` still allows; None without a limit.
+    """
 
     def __init__(
         self,
@@ -130,8 +132,9 @@ class OpenAIEmbedder:
         self._url = f"{base_url.rstrip('/')}/embeddings"
         self._model, self._wanted_dimension, self._dimension = model, dimensions, dimensions
         self._api_key_env, self._batch_size, self._concurrency = api_key_env, batch_size, concurrency
+        self.texts_at_once = batch_size * concurrency
         self._timeout, self._retries, self._backoff = timeout, retries, backoff
-        self._price, self._max_queries, self._left = price_per_million_tokens, max_queries, max_queries
+        self._price, self._max_queries, self.queries_left = price_per_million_tokens, max_queries, max_queries
         self._arrived, self._answered = 0, False
         self._jitter = random.Random()  # separate from the run's seeded global generator
         self._lock = threading.Lock()
@@ -140,16 +143,6 @@ class OpenAIEmbedder:
     def dimension(self) -> int:
         """Dimension of a vector; if it is unknown, a request with one text is sent."""
         return self._dimension or self.embed(["dimension"]).shape[1]
-
-    @property
-    def texts_at_once(self) -> int:
-        """Number of texts that keeps all concurrent requests busy."""
-        return self._batch_size * self._concurrency
-
-    @property
-    def queries_left(self) -> int | None:
-        """Texts that ``max_queries`` still allows; None without a limit."""
-        return self._left
 
     def log_cost(self, texts: Iterable[str]) -> None:
         """Log the size and cost of embedding ``texts``; small jobs are not logged."""
@@ -160,10 +153,9 @@ class OpenAIEmbedder:
         cost = "embedder.price_per_million_tokens would tell the cost"
         if self._price is not None:
             cost = f"cost about {tokens / 1e6 * self._price:,.2f} at {self._price:g} per million"
-        line = f"{self._name}: {len(sizes):,} texts to embed, about {tokens:,} tokens; {cost}"
-        if self._left is not None and self._left < len(sizes):
-            line += f"; embedder.max_queries ends it after {self._left:,} texts"
-        log.info(line)
+        if self.queries_left is not None and self.queries_left < len(sizes):
+            cost += f"; embedder.max_queries ends it after {self.queries_left:,} texts"
+        log.info("%s: %s texts to embed, about %s tokens; %s", self._name, f"{len(sizes):,}", f"{tokens:,}", cost)
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Vectors of ``texts``, (n, d) float32 on the CPU; a QueryLimitError if ``max_queries`` is reached."""
@@ -229,10 +221,11 @@ class OpenAIEmbedder:
 
     def _spend(self, texts: int) -> int:
         """Count ``texts`` against ``max_queries``; returns how many of them may be sent."""
+        if self.queries_left is None:
+            return texts
         with self._lock:
-            granted = texts if self._left is None else min(texts, self._left)
-            if self._left is not None:
-                self._left -= granted
+            granted = min(texts, self.queries_left)
+            self.queries_left -= granted
         return granted
 
     def _client(self) -> httpx.Client:
@@ -276,15 +269,15 @@ class OpenAIEmbedder:
         if self._wanted_dimension is not None:
             request["dimensions"] = self._wanted_dimension
         content = json.dumps(request).encode()  # ASCII, whatever the texts hold
-        for attempt in itertools.count():
+        for attempt in itertools.count(1):
             try:
                 return self._read(self._post(client, content), len(texts))
             except _RequestError as error:
                 failure = error
-            reason = f"{self._name}: {failure}" + (f" ({attempt + 1} attempts)" if attempt else "")
-            if not failure.transient or attempt == self._retries:
+            reason = f"{self._name}: {failure}" + (f" ({attempt} attempts)" if attempt > 1 else "")
+            if not failure.transient or attempt > self._retries:
                 raise InputError(reason)
-            wait = min(self._backoff * 2.0**attempt, _LONGEST_BACKOFF) * self._jitter.uniform(0.5, 1.0)
+            wait = min(self._backoff * 2.0 ** (attempt - 1), _LONGEST_BACKOFF) * self._jitter.uniform(0.5, 1.0)
             if failure.wait is not None:
                 wait = failure.wait + self._jitter.uniform(0.0, self._backoff)
             if wait > _LONGEST_WAIT:
@@ -308,9 +301,10 @@ class OpenAIEmbedder:
             transient = isinstance(error, httpx.TimeoutException | httpx.NetworkError | httpx.RemoteProtocolError)
             # Before the first answer, a wrong address is likelier than a restarting server.
             transient = transient and (self._answered or not isinstance(error, httpx.ConnectError))
-            reason = f"{'no connection' if unsent else 'no answer'}: {type(error).__name__} {self._quoted(str(error))}"
+            detail = f": {type(error).__name__} {self._quoted(str(error))}"
             if isinstance(error, httpx.TimeoutException):
-                reason = f"no {'connection' if unsent else 'answer'} within embedder.timeout={self._timeout:g} seconds"
+                detail = f" within embedder.timeout={self._timeout:g} seconds"
+            reason = f"no {'connection' if unsent else 'answer'}{detail}"
             raise _RequestError(reason, transient, billed=not unsent) from None
         self._answered = True
         status = answer.status_code
@@ -326,8 +320,8 @@ class OpenAIEmbedder:
             address = self._quoted(answer.headers.get("location", ""))
             reason += f"; redirects are not followed: give embedder.base_url the server's new address ({address})"
         transient = status in _TRANSIENT or status >= 500
-        asked = re.fullmatch(r"\d+(\.\d+)?", answer.headers.get("retry-after", ""))
-        wait = float(asked[0]) if asked else None
+        seconds = re.fullmatch(r"\d+(\.\d+)?", answer.headers.get("retry-after", ""))
+        wait = float(seconds[0]) if seconds else None
         raise _RequestError(reason, transient and _EXHAUSTED not in answer.content, wait=wait)
 
     def _read(self, body: bytes, texts: int) -> Tensor:
@@ -341,13 +335,13 @@ class OpenAIEmbedder:
                 f"{self._name}: the answer is no list of vectors ({where}: {first['msg']}); check embedder.base_url, "
                 f"which mostly ends in /v1: {self._quoted(body.decode(errors='replace'))}"
             ) from None
-        # The protocol does not guarantee the order of the list.
-        if sorted(row.index for row in rows) != list(range(texts)):
+        rows.sort(key=lambda row: row.index)  # the protocol does not guarantee the order of the list
+        if [row.index for row in rows] != list(range(texts)):
             raise InputError(
                 f"{self._name}: gave {len(rows)} vectors for {texts} texts, with index fields that are not 0 to "
                 f"{texts - 1}, each once"
             )
-        vectors = [row.embedding for row in sorted(rows, key=lambda row: row.index)]
+        vectors = [row.embedding for row in rows]
         self._dimension = self._dimension or len(vectors[0])
         other = [len(vector) for vector in vectors if len(vector) != self._dimension]
         if other or not self._dimension:
@@ -358,23 +352,23 @@ class OpenAIEmbedder:
         with np.errstate(over="ignore"):
             return torch.from_numpy(np.array(vectors, dtype=np.float32))
 
-    def _quoted(self, said: str) -> str:
+    def _quoted(self, message: str) -> str:
         """The beginning of a server's message on one line, without the key."""
         key = self._key()
-        said = " ".join((said.replace(key, "***") if key else said).split())
-        return said if len(said) <= _SHOWN_CHARACTERS else f"{said[: _SHOWN_CHARACTERS - 1]}…"
+        message = " ".join((message.replace(key, "***") if key else message).split())
+        return message if len(message) <= _SHOWN_CHARACTERS else f"{message[: _SHOWN_CHARACTERS - 1]}…"
 
 
 def _message_in(body: bytes) -> str:
     """The error message in the body of an error response, or the body."""
     text = body.decode(errors="replace")
     try:
-        found = json.loads(text)
+        message = json.loads(text)
     except (ValueError, RecursionError):
         return text
     for name in ("error", "message", "detail"):
-        found = found.get(name, found) if isinstance(found, dict) else found
-    return found if isinstance(found, str) else text
+        message = message.get(name, message) if isinstance(message, dict) else message
+    return message if isinstance(message, str) else text
 
 
 @functools.cache

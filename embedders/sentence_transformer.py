@@ -45,14 +45,14 @@ class SentenceTransformerEmbedder:
     @cached_property
     def dimension(self) -> int:
         """Dimension of a vector: output dimension of the pooling, or of the last dense layer."""
-        found = self._files.read_json(f"{self._folders[0]}/config.json".lstrip("/")).get("hidden_size")
+        size = self._files.read_json(f"{self._folders[0]}/config.json".lstrip("/")).get("hidden_size")
         for folder in self._folders[1:]:
             described = self._files.read_json(f"{folder}/config.json")
             pooled = described.get("embedding_dimension", described.get("word_embedding_dimension"))
             if pooled is not None:
-                found = int(pooled) * _pooling_modes(described)
-            found = described.get("out_features", found)
-        return int(found) if found else int(self._loaded.get_embedding_dimension())
+                size = int(pooled) * _pooling_modes(described)
+            size = described.get("out_features", size)
+        return int(size) if size else int(self._loaded.get_embedding_dimension())
 
     @cached_property
     def max_tokens(self) -> int:
@@ -125,8 +125,8 @@ def _check_arguments(folder: Path) -> None:
     for file in sorted(folder.rglob("sentence_*_config.json")):
         described = read_json(file)
         for name in _ARGUMENTS & described.keys() if isinstance(described, dict) else ():
-            given = described[name]
-            other = sorted(set(given) - _HARMLESS) if isinstance(given, dict) else [str(given)]
+            arguments = described[name]
+            other = sorted(set(arguments) - _HARMLESS) if isinstance(arguments, dict) else [str(arguments)]
             if other:
                 raise InputError(
                     f"{file}: {name}.{other[0]}: an argument for loading the model that could have code run; if you "

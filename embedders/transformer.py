@@ -20,8 +20,8 @@ from torch import Tensor
 
 from unembed.core.errors import InputError
 from unembed.embedders.base import DType, Embedder, batches_of, fingerprint_of, loading, resolve_device
+from unembed.embedders.language_model import LanguageModelEmbedder, Observation
 from unembed.embedders.model_files import ModelFiles, locate
-from unembed.embedders.observation import Observation
 
 Pooling = Literal["mean", "cls", "pooler", "last"]
 
@@ -236,6 +236,9 @@ class RelaxedEncoder:
         return whole[:at], whole[at + len(text) :]
 
 
+WhiteBox = LanguageModelEmbedder | RelaxedEncoder  # a model with access to its weights
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """An embedder whose pooling or prefix has another value, to tell what made unknown vectors."""
@@ -264,11 +267,11 @@ def variants(embedder: Embedder, *, prefixes: bool = False) -> list[Variant]:
     if not isinstance(embedder, TransformerEmbedder):
         return []
     changes = [("pooling", pooling) for pooling in POOLINGS] + [("prefix", prefix) for prefix in PREFIXES if prefixes]
-    found = []
+    others = []
     for key, value in changes:
         if value != (own := getattr(embedder, key)):
             changed = copy.copy(embedder)  # with the loaded weights
             changed.__dict__.pop("fingerprint", None)
             setattr(changed, key, value)
-            found.append(Variant(key, value, own, changed))
-    return found
+            others.append(Variant(key, value, own, changed))
+    return others

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unembed.metrics.base import Description, ExampleMetric, Ratio, quotient
+from unembed.metrics.base import Description, OfAll, Ratio, quotient
 from unembed.metrics.statistics import Floats
 
 PREFIX = "attribute/"  # of the keys in metrics.json
@@ -68,16 +68,11 @@ class StandardError(TopK):
         return found
 
 
-class _OfValues(ExampleMetric[Guessed]):
-    """A metric that counts texts by their true value, which is not a function of sums over texts."""
-
-    summable = False
+class _OfValues(OfAll[Guessed]):
+    """A metric that counts texts by their true value."""
 
     def statistics(self, rows: Sequence[Guessed]) -> Floats:
         return np.array([(row.truth, row.place == 0) for row in rows], np.float64).reshape(-1, 2)
-
-    def combine(self, sums: Floats) -> Floats:
-        return np.full(sums.shape[:-1], np.nan)
 
 
 class MacroAccuracy(_OfValues):

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from unembed.metrics.description import Description as Description  # of every metric: imported from here
+from unembed.metrics.scored import Description as Description  # of every metric: imported from here
 from unembed.metrics.statistics import Floats, Interval, Share, interval
 
 Needs = Literal["texts", "labels", "models"]
@@ -107,6 +107,18 @@ class ExampleMetric(Metric, ABC, Generic[Row]):
     def interval(self, parts: Floats, resampled: Floats) -> Interval | None:
         """The 95 % interval: the percentiles of ``resampled`` values, (resamples,)."""
         return interval(resampled)
+
+
+class OfAll(ExampleMetric[Row]):
+    """A value of all examples together that is no function of sums, such as a median: there is no bootstrap."""
+
+    summable = False
+
+    @abstractmethod
+    def value(self, parts: Floats) -> float: ...
+
+    def combine(self, sums: Floats) -> Floats:
+        return np.full(sums.shape[:-1], np.nan)
 
 
 class Mean(ExampleMetric[Row]):

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,10 +152,8 @@ def fit(
         sources: The domain of each; None: one.
         totals: Things in each text, more than 0; None: each text is one.
     """
-    given: list[Sequence[Any]] = [cosines, words, read, *(one for one in (sources, totals) if one is not None)]
-    lengths = sorted({len(one) for one in given})
-    if len(lengths) > 1 or len(cosines) < SMALLEST:
-        raise ValueError(f"needs lists of one length, {SMALLEST} at least; got {lengths}")
+    if len(cosines) < SMALLEST:
+        raise ValueError(f"needs {SMALLEST} texts at least, got {len(cosines)}")
     total = np.ones(len(read)) if totals is None else np.asarray(totals, np.float64)
     hits, terms = np.asarray(read, np.float64), _terms(cosines, words)
     coefficients, covariance = _regression(terms, hits, total)

@@ -12,15 +12,13 @@ import numpy as np
 from unembed.metrics.base import Description, ExampleMetric, Ratio, quotient
 from unembed.metrics.scored import Scored
 from unembed.metrics.statistics import Floats
-from unembed.metrics.stop_words import LANGUAGE, StopWords, content_words, geia_stop_words, stop_words
+from unembed.metrics.stop_words import LANGUAGE, content_words, geia_stop_words, stop_words
 from unembed.metrics.tokens import words
 
 # numpy's exp differs in the last bit between processors.
 _EXP = np.vectorize(math.exp, otypes=[np.float64])
 
-Way = Literal[
-    "words", "geia"
-]  # how stop words are counted: as unembed.metrics.stop_words.stop_words or geia_stop_words does
+Way = Literal["words", "geia"]  # how stop words are counted: by stop_words or by geia_stop_words
 
 
 class Perplexity(ExampleMetric[Scored]):
@@ -43,8 +41,8 @@ class Perplexity(ExampleMetric[Scored]):
         return np.array([row.likelihood or (0.0, 0) for row in rows], np.float64)
 
     def combine(self, sums: Floats) -> Floats:
-        found: Floats = _EXP(-quotient(sums[..., 0], sums[..., 1]))
-        return found
+        perplexity: Floats = _EXP(-quotient(sums[..., 0], sums[..., 1]))
+        return perplexity
 
 
 class StopWordRate(Ratio[Scored]):
@@ -59,12 +57,19 @@ class StopWordRate(Ratio[Scored]):
 
     def __init__(self, of: Literal["prediction", "reference"], way: Way = "words") -> None:
         super().__init__()
-        key, title, explanation = {
-            "prediction": ("", "", "Share of the predicted words that say little."),
-            "reference": ("_reference", ", references", "The same share of the references' words."),
+        description = {
+            "prediction": Description(
+                "stop_word_rate", "Stop words", "Share of the predicted words that say little.", None, secondary=True
+            ),
+            "reference": Description(
+                "stop_word_rate_reference",
+                "Stop words, references",
+                "The same share of the references' words.",
+                None,
+                secondary=True,
+            ),
         }[of]
-        own = Description(f"stop_word_rate{key}", f"Stop words{title}", explanation, None, secondary=True)
-        self.description, self.of_text, self.way = _described(own, way), of, way
+        self.description, self.of_text, self.way = _described(description, way), of, way
 
     def of_example(self, row: Scored) -> tuple[int, int]:
         return _counted(getattr(row, self.of_text), row, self.way)
@@ -123,8 +128,8 @@ def _described(own: Description, way: Way) -> Description:
     return replace(own, key=f"{own.key}_geia", title=f"{own.title}, GEIA", reference="GEIA, section 4.2")
 
 
-def _counted(text: str, row: Scored, way: Way) -> StopWords:
+def _counted(text: str, row: Scored, way: Way) -> tuple[int, int]:
     """Stop words and words of a text of ``row``; none in another language than English."""
     if not _is_english(row):
-        return StopWords(0, 0)
-    return geia_stop_words(text) if way == "geia" else stop_words([words(text)])
+        return 0, 0
+    return geia_stop_words(text) if way == "geia" else stop_words(text)

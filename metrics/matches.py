@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from unembed.metrics.base import Description, ExampleMetric, Mean, Successes
+from unembed.metrics.base import Description, Mean, OfAll, Successes
 from unembed.metrics.scored import Scored
 from unembed.metrics.statistics import Floats
 from unembed.metrics.text import edit_distance, exact_match, without_outer_punctuation, without_punctuation
@@ -65,20 +65,16 @@ class EditDistanceMean(Mean[Scored]):
         return float(edit_distance(row.reference, row.prediction))
 
 
-class EditDistanceMedian(ExampleMetric[Scored]):
-    """Median Levenshtein distance in characters. A median is not a function of sums, so there is no bootstrap."""
+class EditDistanceMedian(OfAll[Scored]):
+    """Median Levenshtein distance in characters."""
 
     description = Description(
         "edit_distance_median", "Edit distance, median", "The same, for the middle text.", "lower", "other"
     )
     ordered = True
-    summable = False
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
         return np.array([[edit_distance(row.reference, row.prediction)] for row in rows], np.float64)
 
     def value(self, parts: Floats) -> float:
         return float(np.median(parts[:, 0])) if len(parts) else float("nan")
-
-    def combine(self, sums: Floats) -> Floats:
-        return np.full(sums.shape[:-1], np.nan)

@@ -8,26 +8,19 @@ docs/metrics.md defines each metric, and lists differences from metrics of the s
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from copy import deepcopy
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
-from torchmetrics import MetricCollection
-
-from unembed.metrics.base import ExampleMetric, Values
+from unembed.metrics.base import ExampleMetric, Measured, Values
 from unembed.metrics.bleu import SentenceBleu, bleu, geia_bleu
-from unembed.metrics.cosine import Cosine
-from unembed.metrics.entities import span_text
-from unembed.metrics.entity_recovery import EntityRecovery, NameRecovery, UnseenEntityRecovery, lexicon_metrics
+from unembed.metrics.entities import EntityRecovery, NameRecovery, UnseenEntityRecovery, lexicon_metrics, span_text
 from unembed.metrics.fluency import ContentWordRecovery, Perplexity, StopWordDifference, StopWordRate
-from unembed.metrics.matches import (
-    EditDistanceMean,
-    EditDistanceMedian,
-    ExactMatch,
-)
+from unembed.metrics.matches import EditDistanceMean, EditDistanceMedian, ExactMatch
 from unembed.metrics.rouge import ClippedBleu1, ClippedRouge1, RougeL, RougeN
 from unembed.metrics.scored import Scored
+from unembed.metrics.statistics import Floats
+from unembed.metrics.vectors import Cosine
 from unembed.metrics.word_overlap import PARTS, MicroOverlap, TokenCount, TokenOverlap, TokenSetF1
 
 TextMetric = ExampleMetric[Scored]
@@ -40,7 +33,7 @@ _COSINES: tuple[Literal["received", "clean", "second"], ...] = ("received", "cle
 # Of the attack's own text: not computed for its translation.
 _NOT_TRANSLATED = ("cosine", "tokens_")
 TRANSLATED = "translated/"
-_WHERE_ASKED = (
+_OF_MODELS = (
     *("cosine", "cosine_clean", "cosine_second", "subwords", "tokens", "likelihood", "unseen", "in_lexicon"),
     "entity_words",
 )
@@ -122,14 +115,15 @@ def score(rows: Sequence[Scored], *, own: Sequence[TextMetric] = ()) -> Values:
     check(rows)
     labels = sorted({span.label for row in rows for span in row.spans})
     built_in = text_metrics(lexicon=rows[0].in_lexicon is not None)
-    metrics: list[TextMetric] = [*built_in, *map(EntityRecovery, labels), *map(deepcopy, own)]
-    collection(metrics).update(rows)
-    chief = _chief(metrics, metrics[len(metrics) - len(own) :])
+    measured = _measured([*built_in, *map(EntityRecovery, labels), *own], rows)
+    by_key = {one.metric.description.key: one for one in measured}
+    by_length = [one for one in measured if one.metric.description.key in OF_LENGTH]
+    chief = [by_key[key] for key in (*CHIEF, *(metric.description.key for metric in own))]
     return {
-        **_values(metrics, rows),
+        **_values(measured, rows),
         "examples": len(rows),
-        **_of_languages(chief, rows),
-        **_of_lengths(metrics, rows),
+        **_of_groups(chief, rows, lambda row: row.language),
+        **_of_groups(by_length, rows, _length, BY_LENGTH, LENGTHS.index),
         **_of_translations(own, rows),
     }
 
@@ -138,16 +132,16 @@ def check(rows: Sequence[Scored]) -> None:
     """Check that rows can be scored together; raises as ``score`` does."""
     if not rows:
         raise ValueError("there is nothing to score: no rows")
-    has = {name: getattr(rows[0], name) is not None for name in _WHERE_ASKED}
     for place, row in enumerate(rows):
         if not row.reference.strip():
             raise ValueError(f"row {place}: the reference is empty")
         if row.kind != rows[0].kind:
             raise ValueError(f"row {place} is a {row.kind} and row 0 a {rows[0].kind}: they cannot be scored together")
-        for name in _WHERE_ASKED:
-            if (getattr(row, name) is not None) != has[name]:
-                without, one = (place, 0) if has[name] else (0, place)
-                raise ValueError(f"row {without} has no {name} and row {one} has one")
+        for name in _OF_MODELS:
+            first, own = (getattr(one, name) for one in (rows[0], row))
+            if (first is None) != (own is None):
+                without, other = (0, place) if first is None else (place, 0)
+                raise ValueError(f"row {without} has no {name} and row {other} has one")
         for cosine in (row.cosine, row.cosine_clean, row.cosine_second):
             if cosine is not None and not abs(cosine) <= 1 + 1e-6:
                 raise ValueError(f"row {place}: cosine {cosine} is outside -1..1")
@@ -161,64 +155,49 @@ def check(rows: Sequence[Scored]) -> None:
                 raise ValueError(f"row {place}: {error}") from error
 
 
-def collection(metrics: Sequence[TextMetric]) -> MetricCollection:
-    """A collection in which metrics with the same statistics share them.
-
-    torchmetrics would find such groups by comparing the states after the first batch, where two metrics can agree by
-    chance.
-    """
-    groups: dict[object, list[str]] = {}
+def _measured(metrics: Sequence[TextMetric], rows: Sequence[Scored]) -> list[Measured[Scored]]:
+    """The metrics with their statistics, which some of them share."""
+    shared: dict[object, Floats] = {}
     for metric in metrics:
-        groups.setdefault(metric.shares, []).append(metric.description.key)
-    by_key = {metric.description.key: metric for metric in metrics}
-    return MetricCollection(dict(by_key), compute_groups=list(groups.values()))
+        if metric.shares not in shared:
+            shared[metric.shares] = metric.statistics(rows)
+    return [Measured(metric, shared[metric.shares]) for metric in metrics]
 
 
-def _chief(metrics: Sequence[TextMetric], own: Sequence[TextMetric]) -> list[TextMetric]:
-    """The metrics that are also computed per language and for translations."""
-    return [*(metric for key in CHIEF for metric in metrics if metric.description.key == key), *own]
+def _values(
+    measured: Sequence[Measured[Scored]], rows: Sequence[Scored], where: Sequence[int] | slice = slice(None)
+) -> Values:
+    """The values of all rows, or of the rows ``where``."""
+    values: Values = {}
+    for one in measured:
+        undefined = one.metric.ordered and rows[0].kind == "set"
+        values[one.metric.description.key] = None if undefined else one.metric.written(one.parts[where])
+    return values
 
 
-def _values(metrics: Sequence[TextMetric], rows: Sequence[Scored], where: Sequence[int] | None = None) -> Values:
-    """The values of all rows that the metrics have seen, or of the rows ``where``."""
-    sequences = all(row.kind == "sequence" for row in rows)
-    found: Values = {}
-    for metric in metrics:
-        parts = metric.parts_so_far()
-        undefined = metric.ordered and not sequences
-        found[metric.description.key] = None if undefined else metric.written(parts if where is None else parts[where])
-    return found
-
-
-def _of_languages(chief: Sequence[TextMetric], rows: Sequence[Scored]) -> Values:
-    """``<name>/<language>``, by name; empty for fewer than two known languages."""
-    languages = sorted({row.language for row in rows if row.language is not None})
-    found: Values = {}
-    for language in languages if len(languages) > 1 else ():
-        where = [place for place, row in enumerate(rows) if row.language == language]
-        found.update({f"{name}/{language}": value for name, value in _values(chief, rows, where).items()})
-        found[f"examples/{language}"] = len(where)
-    return found
-
-
-def _of_lengths(metrics: Sequence[TextMetric], rows: Sequence[Scored]) -> Values:
-    """``length/<name>/<most tokens>``, by length; empty for texts of one length, or of unknown ones."""
-    groups = by_length(rows)
-    chosen = [metric for metric in metrics if metric.description.key in OF_LENGTH]
-    found: Values = {}
-    for length, where in groups.items() if len(groups) > 1 else ():
-        values = {**_values(chosen, rows, where), "examples": len(where)}
-        found.update({f"{BY_LENGTH}{name}/{length}": value for name, value in values.items()})
-    return found
-
-
-def by_length(rows: Sequence[Scored]) -> dict[str, list[int]]:
-    """The places of the rows of each group that has any, by name in order; rows of unknown length are left out."""
-    found: dict[str, list[int]] = {name: [] for name in LENGTHS}
+def _of_groups(
+    measured: Sequence[Measured[Scored]],
+    rows: Sequence[Scored],
+    group_of: Callable[[Scored], str | None],
+    prefix: str = "",
+    order: Callable[[str], Any] = str,
+) -> Values:
+    """``<prefix><name>/<group>`` for each group of rows in order; empty for fewer than two known groups."""
+    groups: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
-        if row.subwords is not None and row.subwords.lengths is not None:
-            found[LENGTHS[bisect_left(BOUNDS, row.subwords.lengths[0])]].append(place)
-    return {name: places for name, places in found.items() if places}
+        if (group := group_of(row)) is not None:
+            groups.setdefault(group, []).append(place)
+    values: Values = {}
+    for group in sorted(groups, key=order) if len(groups) > 1 else ():
+        own = {**_values(measured, rows, groups[group]), "examples": len(groups[group])}
+        values.update({f"{prefix}{name}/{group}": value for name, value in own.items()})
+    return values
+
+
+def _length(row: Scored) -> str | None:
+    """Which of ``LENGTHS`` the reference has."""
+    lengths = row.subwords and row.subwords.lengths
+    return LENGTHS[bisect_left(BOUNDS, lengths[0])] if lengths else None
 
 
 def _of_translations(own: Sequence[TextMetric], rows: Sequence[Scored]) -> Values:
@@ -226,15 +205,18 @@ def _of_translations(own: Sequence[TextMetric], rows: Sequence[Scored]) -> Value
 
     Rows without a translation are left out; ``translated/examples`` is the number of rows.
     """
-    there = [
+    translated = [
         replace(row, reference=row.translation_reference or row.reference, prediction=row.translation, cosine=None)
         for row in rows
         if row.translation is not None
     ]
-    if not there:
+    if not translated:
         return {}
-    chief = _chief(text_metrics(), [*map(deepcopy, own)])
-    for metric in chief:
-        metric.update(there)
-    found = {**_values(chief, there), "examples": len(there), **_of_languages(chief, there)}
-    return {f"{TRANSLATED}{name}": value for name, value in found.items() if not name.startswith(_NOT_TRANSLATED)}
+    by_key = {metric.description.key: metric for metric in text_metrics()}
+    measured = _measured([*(by_key[key] for key in CHIEF if not key.startswith(_NOT_TRANSLATED)), *own], translated)
+    values = {
+        **_values(measured, translated),
+        "examples": len(translated),
+        **_of_groups(measured, translated, lambda row: row.language),
+    }
+    return {f"{TRANSLATED}{name}": value for name, value in values.items()}

@@ -1,6 +1,6 @@
 """English stop words, and their counts in texts.
 
-    stop_words([words("I don't think so, Ada.")])  ->  StopWords(stop=3, words=5): not "think" and "ada"
+    stop_words("I don't think so, Ada.")  ->  StopWords(stop=3, words=5): not "think" and "ada"
 
 The list is our own: the closed classes of English words (articles, pronouns, prepositions, conjunctions, auxiliaries,
 a few adverbs of degree, place and time, yes and oh), lower-cased, as ``metrics.tokens.words`` cuts them, so "don't"
@@ -10,8 +10,10 @@ another count: ``geia_stop_words``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from unembed.metrics.tokens import words as words_of
 
 LANGUAGE = "en"
 
@@ -61,27 +63,20 @@ _GEIA: frozenset[str] = frozenset(f"{_NLTK} ! , . ? -s -ly".split())
 
 
 class StopWords(NamedTuple):
-    """Counts of stop words and of all words."""
+    """Counts of stop words and of all words.
+
+    Rates are quotients of sums rather than means over texts, as in GEIA; a few very long predictions can dominate them
+    (section 4.3.2).
+    """
 
     stop: int
     words: int
 
-    @property
-    def rate(self) -> float | None:
-        """Share of stop words, 0-100; None without words."""
-        return 100 * self.stop / self.words if self.words else None
 
-
-def stop_words(texts: Iterable[Sequence[str]]) -> StopWords:
-    """Counts of stop words and words, summed over texts that are given as lists of ``words``.
-
-    Sums rather than means over texts, as in GEIA; a few very long predictions can dominate the rate (section 4.3.2).
-    """
-    stop = total = 0
-    for text in texts:
-        stop += sum(word in STOP_WORDS for word in text)
-        total += len(text)
-    return StopWords(stop, total)
+def stop_words(text: str) -> StopWords:
+    """The counts of our own list."""
+    words = words_of(text)
+    return StopWords(sum(word in STOP_WORDS for word in words), len(words))
 
 
 def geia_stop_words(text: str) -> StopWords:

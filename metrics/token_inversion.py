@@ -153,9 +153,9 @@ class TokenLabelled(Ratio[Inverted]):
         )  # fmt: skip
 
     def of_example(self, row: Inverted) -> tuple[int, int]:
-        pairs = zip(row.labels, row.matches, strict=False)
-        found = [match for label, match in pairs if label is not None and self.label in (None, label)]
-        return sum(found), len(found)
+        labels = zip(row.labels, row.matches, strict=False)
+        matches = [match for label, match in labels if label is not None and self.label in (None, label)]
+        return sum(matches), len(matches)
 
 
 class TokenUnlabelled(Ratio[Inverted]):
@@ -170,8 +170,8 @@ class TokenUnlabelled(Ratio[Inverted]):
     )
 
     def of_example(self, row: Inverted) -> tuple[int, int]:
-        found = [match for label, match in zip(row.labels, row.matches, strict=False) if label is None]
-        return sum(found), len(found)
+        matches = [match for label, match in zip(row.labels, row.matches, strict=False) if label is None]
+        return sum(matches), len(matches)
 
 
 def by_length(rows: Iterable[Inverted]) -> dict[int, list[Inverted]]:
@@ -212,17 +212,16 @@ def token_inversion(rows: Sequence[Inverted]) -> Values:
     for place, row in enumerate(rows):
         if row.labels and len(row.labels) != len(row.true):
             raise ValueError(f"row {place}: {len(row.labels)} labels for {len(row.true)} tokens")
-    exact = TokenExact()
+    exact, claimed = TokenExact(), Claimed()
     low, high = exact.interval(exact.statistics(rows), np.empty(0)) or (None, None)
     labels = sorted({label for row in rows for label in row.labels if label is not None})
     labelled = [TokenLabelled(), TokenUnlabelled(), *map(TokenLabelled, labels)] if labels else []
     metrics: list[ExampleMetric[Inverted]] = [
-        *(TokenPartial(), TokenPartialMean(), Claims(), Claimed(), FalseDiscovery(), *labelled),
+        *(TokenPartial(), TokenPartialMean(), Claims(), claimed, FalseDiscovery(), *labelled),
     ]
-    found: Values = {"token_exact": exact.of(rows), "token_exact_low": low, "token_exact_high": high}
-    found.update({metric.description.key: metric.of(rows) for metric in metrics})
+    values: Values = {"token_exact": exact.of(rows), "token_exact_low": low, "token_exact_high": high}
+    values.update({metric.description.key: metric.of(rows) for metric in metrics})
     lengths = by_length(rows)
-    if len(lengths) > 1:
-        found.update({f"token_exact/{length}": exact.of(group) for length, group in lengths.items()})
-        found.update({f"claimed/{length}": Claimed(length).of(group) for length, group in lengths.items()})
-    return found
+    for metric in (exact, claimed) if len(lengths) > 1 else ():
+        values.update({f"{metric.description.key}/{length}": metric.of(group) for length, group in lengths.items()})
+    return values

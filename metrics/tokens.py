@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -37,8 +37,7 @@ _UNSPACED = (
 )
 # Both apostrophes, and the zero-width joiner and non-joiner inside words of Persian and Indic scripts.
 _INNER = "'\u2019\u200c\u200d"
-_ASCII_WORD = re.compile(r"[a-z0-9]+(?:'[a-z0-9]+)*")
-_ASCII_RUN = re.compile(r"[a-z0-9]+")
+_ASCII = {_INNER: re.compile(r"[a-z0-9]+(?:'[a-z0-9]+)*"), "": re.compile(r"[a-z0-9]+")}
 _VISIBLE = re.compile(r"\S")
 
 
@@ -60,20 +59,9 @@ def _pattern(inner: str) -> re.Pattern[str]:
     return re.compile(rf"(?=[^\W_])[{_UNSPACED}][{_marks()}]*|{joined}")
 
 
-@cache
-def _boundary() -> re.Pattern[str]:
-    return re.compile(rf"[^\W_{_UNSPACED}]|[{_marks()}]")
-
-
-def _normalise(word: str) -> str:
-    return unicodedata.normalize("NFC", word.lower()).replace("\u2019", "'")
-
-
 def words(text: str) -> list[str]:
     """The words of ``text`` in order, lower-cased, composed (NFC), with a straight apostrophe; [] for a blank text."""
-    if text.isascii():
-        return _ASCII_WORD.findall(text.lower()) or _VISIBLE.findall(text)
-    return [_normalise(word) for word in _pattern(_INNER).findall(text)] or _VISIBLE.findall(text)
+    return _words(text, _INNER)
 
 
 def rouge_words(text: str) -> list[str]:
@@ -82,14 +70,20 @@ def rouge_words(text: str) -> list[str]:
     On ASCII text these are the tokens of the package rouge-score. That package drops all other characters ("Zürich"
     becomes "z" and "rich", and a Russian text becomes empty and scores 0); here they are kept.
     """
+    return _words(text, "")
+
+
+def _words(text: str, inner: str) -> list[str]:
     if text.isascii():
-        return _ASCII_RUN.findall(text.lower()) or _VISIBLE.findall(text)
-    return [_normalise(word) for word in _pattern("").findall(text)] or _VISIBLE.findall(text)
+        return _ASCII[inner].findall(text.lower()) or _VISIBLE.findall(text)
+    found = (unicodedata.normalize("NFC", word.lower()) for word in _pattern(inner).findall(text))
+    return [word.replace("\u2019", "'") for word in found] or _VISIBLE.findall(text)
 
 
+@cache
 def needs_boundary(character: str) -> bool:
     """Whether ``character`` can continue a word: true for letters, digits and marks of scripts with spaces."""
-    return _boundary().match(character) is not None
+    return re.match(rf"[^\W_{_UNSPACED}]|[{_marks()}]", character) is not None
 
 
 class Overlap(NamedTuple):
@@ -131,22 +125,15 @@ def recovered_words(reference: str, prediction: str) -> list[tuple[str, bool]]:
         -> [("Hi", True), (", ", False), ("hi", False), (" ", False), ("Ada", True), ("!", False)]
     """
     available = Counter(words(prediction))
-    matches = list(_pattern(_INNER).finditer(reference))
-    normalise: Callable[[str], str] = _normalise
-    if not matches:
-        matches, normalise = list(_VISIBLE.finditer(reference)), str
+    matches = list(_pattern(_INNER).finditer(reference)) or list(_VISIBLE.finditer(reference))
     parts: list[tuple[str, bool]] = []
     position = 0
-    for match in matches:
-        if match.start() > position:
-            parts.append((reference[position : match.start()], False))
-        word = normalise(match.group())
-        parts.append((match.group(), available[word] > 0))
+    for match, word in zip(matches, words(reference), strict=True):
+        parts += [(reference[position : match.start()], False), (match.group(), available[word] > 0)]
         available[word] -= 1
         position = match.end()
-    if position < len(reference):
-        parts.append((reference[position:], False))
-    return parts
+    parts.append((reference[position:], False))
+    return [(text, found) for text, found in parts if text]
 
 
 def same_words(reference: str, prediction: str) -> bool:
@@ -184,7 +171,7 @@ def treebank_tokens(text: str) -> tuple[str, ...]:
     text = _COLON.sub(r" \g<0> ", _ALONE.sub(r" \g<0> ", text))
     text = " ".join(_CLOSING_QUOTE.sub(" '' ", text).split())
     text = _CLITIC.sub(r" \1", f" {text} ")
-    return tuple(_TWO_WORDS.sub(_apart, text).split())
+    return tuple(_TWO_WORDS.sub(lambda match: " ".join(filter(None, match.groups())), text).split())
 
 
 def _inner_stop(match: re.Match[str]) -> str:
@@ -193,7 +180,3 @@ def _inner_stop(match: re.Match[str]) -> str:
     initial = len(word) == 1 and word.isalpha() and word.isupper()
     abbreviated = initial or "." in word or _TITLES.fullmatch(word.lower())
     return match[0] if abbreviated else f"{match[1]} ."
-
-
-def _apart(match: re.Match[str]) -> str:
-    return " ".join(part for part in match.groups() if part)

@@ -13,12 +13,13 @@ from typing import Literal
 import numpy as np
 
 from unembed.metrics.base import Description, ExampleMetric, Mean, quotient
-from unembed.metrics.scored import Scored
+from unembed.metrics.scored import Scored, Sets
 from unembed.metrics.statistics import Floats
 from unembed.metrics.tokens import overlap, treebank_tokens, words
 
 Part = Literal["precision", "recall", "f1"]
 PARTS: tuple[Part, ...] = ("f1", "precision", "recall")  # in the order of tables
+_NO_SETS = Sets(frozenset(), frozenset())
 
 
 class TokenOverlap(ExampleMetric[Scored]):
@@ -95,22 +96,33 @@ class MicroOverlap(ExampleMetric[Scored]):
     An item counts once per example even if repeated, since a bag-of-words attack cannot predict repetitions. The value
     is 0 if nothing is shared, and undefined if no example has a true item.
 
+    GEIA (Li et al. 2023, section 4.2) is scored over sets of tokens. Its authors' script appends the end token to every
+    reference and every prediction, so each text has one hit more: a prediction with no right token scores above 0
+    (``tokens_and_end``). The sets of the two baselines have no end token: their recall of 3.9 % in table 1 is below
+    what one hit a text would be.
+
     Args:
         part: Which of the three.
-        items: Words of both texts, subword tokens of the data's tokenizer, or tokens of the attack's tokenizer.
+        items: Words of both texts, subword tokens of the data's tokenizer, or tokens of the attack's tokenizer, without
+            or with the end of a text.
     """
 
-    def __init__(self, part: Part, items: Literal["words", "subwords", "tokens"]) -> None:
+    def __init__(self, part: Part, items: Literal["words", "subwords", "tokens", "tokens_and_end"]) -> None:
         super().__init__()
         family, called, explanation = {
             "words": ("micro", "words", "F1 over the sets of words, summed over all texts (as in GEIA)."),
             "subwords": ("micro_piece", "subwords", "The same over subword tokens, by the data's own tokenizer."),
             "tokens": ("micro_token", "tokens", "The same over the tokens that the attack itself works on."),
+            "tokens_and_end": (
+                "micro_token_end",
+                "tokens and end",
+                "Over the attack's tokens, the end of the text counted as one of them (GEIA's way).",
+            ),
         }[items]
         self.description = Description(
             f"{family}_{part}",
             f"Micro {'F1' if part == 'f1' else part}, {called}",
-            explanation if part == "f1" else f"The {part} of that F1.",
+            explanation if part == "f1" or items == "tokens_and_end" else f"The {part} of that F1.",
             secondary=part != "f1",
             reference="GEIA, section 4.2",
         )
@@ -122,18 +134,17 @@ class MicroOverlap(ExampleMetric[Scored]):
         return type(self), self.items
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
-        return np.array([self._sizes(row) for row in rows], np.float64)
-
-    def _sizes(self, row: Scored) -> tuple[int, int, int]:
-        if self.items == "words":
-            wanted, offered = set(words(row.reference)), set(words(row.prediction))
-            return len(wanted & offered), len(offered), len(wanted)
-        sets = row.subwords if self.items == "subwords" else row.tokens
-        return (
-            (0, 0, 0)
-            if sets is None
-            else (len(sets.reference & sets.prediction), len(sets.prediction), len(sets.reference))
-        )
+        sizes = []
+        wanted: frozenset[object]
+        offered: frozenset[object]
+        for row in rows:
+            if self.items == "words":
+                wanted, offered = frozenset(words(row.reference)), frozenset(words(row.prediction))
+            else:
+                wanted, offered, _ = (row.subwords if self.items == "subwords" else row.tokens) or _NO_SETS
+            end = self.items == "tokens_and_end" and row.tokens is not None and row.kind == "sequence"
+            sizes.append((len(wanted & offered) + end, len(offered) + end, len(wanted) + end))
+        return np.array(sizes, np.float64)
 
     def combine(self, sums: Floats) -> Floats:
         shared, offered, wanted = (sums[..., place] for place in range(3))

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from test_documented_commands import PLACES, reason_to_skip
 
 from support.pages import PAGES, ROOT, blocks, commands, fenced, read, sources, words
 from unembed import attacks, datamodules, defenses, embedders, launch, metrics
@@ -28,7 +29,7 @@ from unembed.commands.compare import compare, read_settings
 from unembed.core.errors import InputError
 from unembed.datamodules.sources.synthetic import SyntheticCorpus
 from unembed.evaluate import evaluate
-from unembed.launch.composing import spread_out, survey
+from unembed.launch.composing import expand_grid, survey
 from unembed.runs.config_file import write_config
 from unembed.train import train
 
@@ -110,12 +111,14 @@ def test_benchmarks_know_their_documented_options(
 
 
 def elsewhere(*scripts: str) -> list[str]:
-    """The documented commands, without those that test_reproducing.py and test_grids.py compose."""
-    grids = [f"python train.py -m experiment={name}" for name in ("access", "access_defended", "geia/table3")]
+    """The documented commands, without those that other files compose: test_grids.py, test_reproducing.py and
+    test_documented_commands.py, which also run them."""
+    grids = [f"python train.py -m experiment={name}" for name in ("access", "geia/table3")]
     lines = commands(*scripts, everywhere=True)
     if find_spec("hydra_plugins.hydra_optuna_sweeper") is None:
         grids += [line for line in lines if "hydra/sweeper=optuna" in line]
-    return [line for line in lines if fenced().get(line) != "reproducing.md" and line not in grids]
+    others = grids + [line for line in PLACES if reason_to_skip(line) is None]
+    return [line for line in lines if fenced().get(line) != "reproducing.md" and line not in others]
 
 
 @pytest.mark.parametrize("line", elsewhere("train"))
@@ -123,7 +126,7 @@ def test_commands_compose(line: str) -> None:
     _, arguments = words(line.replace("<that of the vectors>", "mpnet"))
     swept = "-m" in arguments
     given = [word for word in arguments if word != "-m"]
-    configs, errors = survey("train", spread_out("train", given) if swept else given, multirun=swept)
+    configs, errors = survey("train", expand_grid("train", given) if swept else given, multirun=swept)
     assert errors == []
     assert len(configs) > 1 if swept else len(configs) == 1
     assert [message for config in configs for message in launch.check(config)] == []

@@ -1,7 +1,7 @@
 """Every documented command that needs no hub, no server and no GPU runs, on small settings.
 
 Commands are taken from the pages and run page by page in one folder, so that what one writes is there for the next.
-What does not run is skipped for a reason that the command itself gives; tests/test_docs.py composes those too.
+What does not run is skipped for a reason that the command itself gives; tests/test_docs.py composes those.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from unembed.commands.compare import compare, read_settings
 from unembed.commands.invert import invert
 from unembed.embedders.minilm import MiniLM
 from unembed.evaluate import evaluate
-from unembed.launch.composing import spread_out, survey
+from unembed.launch.composing import expand_grid, survey
 from unembed.train import train
 
 pytestmark = pytest.mark.slow
@@ -149,9 +149,10 @@ class Desk:
         return from_the_hub(config)
 
     def compose(self, lines: list[str], several: bool) -> list[DictConfig]:
-        """What is run: of a multirun the first and the last job (tests/test_docs.py composes all)."""
+        """What is run: of a multirun the first and the last job; all are checked."""
         configs, errors = survey("train", lines, multirun=several)
         assert errors == []
+        assert [message for config in configs for message in launch.check(config)] == []
         return _ends(configs)
 
     def write(self, name: str, content: str | list[dict[str, Any]]) -> None:
@@ -199,7 +200,7 @@ class Desk:
                 value = self.run("runs/resumed" if last else value, "corrector" if "corrector" in key else "default")
             lines.append(f"{key}{equals}{value}")
         several = "-m" in given
-        for job, config in enumerate(self.compose(spread_out("train", lines) if several else lines, several)):
+        for job, config in enumerate(self.compose(expand_grid("train", lines) if several else lines, several)):
             if download := self.download(config):
                 pytest.skip(f"needs a download: {download}")
             shrink(config)
@@ -271,10 +272,14 @@ PLACES = {
 }
 
 
+def reason_to_skip(line: str) -> str | None:
+    """Why a command is not run here."""
+    return next((reason for pattern, reason in ELSEWHERE.items() if re.search(pattern, line)), None)
+
+
 @pytest.mark.parametrize("line", PLACES, ids=PLACES.values())
 def test_a_documented_command_runs(line: str, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    for pattern, reason in ELSEWHERE.items():
-        if re.search(pattern, line):
-            pytest.skip(reason)
+    if reason := reason_to_skip(line):
+        pytest.skip(reason)
     monkeypatch.chdir(desk.folder)
     desk.do(line)

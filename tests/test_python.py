@@ -20,6 +20,7 @@ import unembed
 from support.files import load, metrics_of, read_lines, write_lines
 from support.pages import ROOT, read
 from support.places import Place
+from support.processes import Warm
 from support.tiny_settings import FILES, GEIA, NEIGHBOR
 from unembed import launch
 from unembed.attacks import geia
@@ -278,20 +279,29 @@ class Best(Sweeper):
 ConfigStore.instance().store("best", {"_target_": "hydra_plugins.best.Best"}, group="hydra/sweeper")
 '''
 
+# ``unembed`` where Hydra has not yet looked for plugins.
+ANEW = """
+import sys
+from hydra.core.plugins import Plugins
+from hydra.core.singleton import Singleton
+Singleton._instances.pop(Plugins, None)
+from unembed.__main__ import main
+sys.argv[0] = "unembed"
+main()
+"""
+
 
 @pytest.mark.slow
-def test_a_sweeper_gets_the_objective_of_each_job(place: Place, tmp_path: Path) -> None:
+def test_a_sweeper_gets_the_objective_of_each_job(place: Place, tmp_path: Path, warm: Warm) -> None:
     plugin = tmp_path / "hydra_plugins" / "best" / "__init__.py"
     plugin.parent.mkdir(parents=True)
     plugin.write_text(SWEEPER)
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
     given = [*NEIGHBOR, f"datamodule.path={place.data}", f"cache_dir={place.cache}", "objective=cosine"]
-    command = [sys.executable, "-m", "unembed", "train", "-m", "hydra/sweeper=best", *given]
+    command = ["-c", ANEW, "train", "-m", "hydra/sweeper=best", *given]
     command += ["run_dir=runs/x${job_suffix:}", "ckpt_path=last"]
     for _ in range(2):  # finished runs give it, too
-        done = subprocess.run(
-            command, cwd=tmp_path, env=os.environ | paths, capture_output=True, text=True, check=False
-        )
+        done = warm.run(command, cwd=tmp_path, environment=os.environ | paths)
         assert done.returncode == 0, done.stderr
         values = [load(tmp_path / "runs" / f"x-{job}" / "metrics.json")["cosine"] for job in range(2)]
         assert f"objectives {dict(enumerate(values))}" in done.stdout

@@ -13,7 +13,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from test_documented_commands import Desk
 
-from support.pages import ROOT, fenced, words
+from support.pages import ROOT, fenced, read, words
 from support.stand_ins import SENTENCES, put_in
 from unembed import launch
 from unembed.commands.compare import compare, read_settings
@@ -32,8 +32,8 @@ class Reader(Desk):
     """Follows the page: what would be downloaded is replaced, and globs find what the lines before have made."""
 
     def download(self, config: DictConfig) -> str | None:
-        """Nothing is downloaded."""
-        put_in(config, self.folder / "hub")
+        """Nothing is downloaded: a folder in the working directory has the name of each model."""
+        put_in(config, Path())
         return None
 
     def train(self, given: list[str], run_dir: str) -> None:
@@ -110,8 +110,10 @@ def test_the_points_of_a_sweep_are_the_lines_of_its_tables(preset: str, tables: 
 
 
 def test_the_row_of_cqadupstack_is_the_mean_of_all_its_folders() -> None:
-    preset = OmegaConf.load(ROOT / "configs" / "experiment" / "vec2text" / "table2_cqadupstack.yaml")
-    folders = preset.hydra.sweeper.params["datamodule.source.path"].split(",")
+    page = read(ROOT / "docs" / "reproducing.md")
+    names = re.search(r"for name in ([a-z ]+); do\n.*/cqadupstack/\$name$", page, flags=re.MULTILINE)
+    assert names is not None
+    folders = [f"beir/cqadupstack/{name}" for name in names[1].split()]
     layout = read_layout("vec2text_table2", FOLDER)
     places = [place for place in layout.places() if place.row == "cqadupstack"]
     assert len(folders) == 12

@@ -11,8 +11,8 @@ from typing import get_args
 import pytest
 
 from support.pages import ROOT, read
-from unembed.metrics.description import Unit
-from unembed.reports.wording import measure
+from unembed.metrics.scored import Unit
+from unembed.reports.results import measure
 
 README = read(ROOT / "results" / "README.md")
 FILES = sorted((ROOT / "results").glob("*.csv"))

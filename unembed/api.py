@@ -374,7 +374,7 @@ def _in_one_sentence() -> Iterator[None]:
     try:
         yield
     except InstantiationException as error:
-        message = console.said_of(error)
+        message = console.user_message(error)
         if message is None:
             raise
         raise InputError(message) from error

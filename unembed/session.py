@@ -28,13 +28,12 @@ from unembed.attacks.refine.refining import leave_out, optional_refiners
 from unembed.callbacks.blending import Blending
 from unembed.callbacks.pace import Pace, TerminalBar
 from unembed.callbacks.results import (
-    Analyses,
-    NearestNeighborBaseline,
     Predictions,
     RunRecord,
     Testing,
+    TrainingTextAnalyses,
+    build_test_callbacks,
     check_objective,
-    of_the_test,
 )
 from unembed.callbacks.termination import Termination
 from unembed.core.errors import InputError
@@ -42,7 +41,7 @@ from unembed.core.ranks import is_first
 from unembed.datamodules.embedded import DefendedEmbedder, FittedDefense
 from unembed.datamodules.inversion import InversionDataModule, training_data
 from unembed.defenses.base import Fitted
-from unembed.defenses.denoisers.base import ADAPTIVE, Denoiser
+from unembed.defenses.denoisers import ADAPTIVE, Denoiser
 from unembed.defenses.threat import Threat, threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.statistics import evenly
@@ -56,7 +55,7 @@ from unembed.scoring.models import ScoringModels, scoring_models
 if TYPE_CHECKING:
     from unembed.attacks.base import Attack
 
-_ONCE = (NearestNeighborBaseline, Analyses, RunRecord)  # callbacks of the first trial alone
+_ONCE = (TrainingTextAnalyses, RunRecord)  # callbacks of the first trial alone
 
 
 class Session:
@@ -262,7 +261,7 @@ class Session:
         if not other_data:
             data.expect(files, "where it has moved, or the other text is wanted, name it: datamodule.path=<file>")
         progress = [TerminalBar()] if self.config.trainer.get("enable_progress_bar", True) else []
-        configured = [*progress, Pace(), *of_the_test(self.config)]
+        configured = [*progress, Pace(), *build_test_callbacks(self.config)]
         record = RunRecord(output, self.embedder, training_of(self.run), checkpoint)
         if count > 1:
             attack.begin_trial(0)  # raises before any test if the attack is deterministic
@@ -304,8 +303,7 @@ class Session:
                 callback.check(self.attack)
         results = [Predictions(output, self.embedder, training, self.models), *configured]
         if training is not None:
-            baseline = NearestNeighborBaseline(output, self.embedder, training, self.models)
-            results += [baseline, Analyses(output, training)]
+            results.append(TrainingTextAnalyses(output, self.embedder, training, self.models))
         return [*results, *last]
 
     def trainer(self, output: Path, callbacks: Sequence[Callback], **arguments: Any) -> Any:

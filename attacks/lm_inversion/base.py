@@ -2,7 +2,7 @@
 
     attack=soda embedder=language_model embedder.model=gpt2 datamodule=random_tokens
 
-A target is an observation (embedders/observation.py); a prediction carries the ids that were found and whether the
+A target is an observation (embedders/language_model.py); a prediction carries the ids that were found and whether the
 model gives exactly what was observed for them. Nothing is trained.
 """
 
@@ -10,36 +10,29 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
-from pydantic import PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from unembed.attacks.base import Attack
-from unembed.attacks.lm_inversion.losses import Loss
 from unembed.attacks.lm_inversion.search import Rows, Search, SearchSettings, State
 from unembed.attacks.parts.predictions import Prediction, SearchRecord, Targets
 from unembed.attacks.refine.refining import Refiner
 from unembed.core.errors import InputError
 from unembed.core.examples import written_ids
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.language_model import LanguageModelEmbedder
-from unembed.embedders.observation import Seen, WhiteBox
+from unembed.embedders.language_model import LanguageModelEmbedder, Observation, Seen
+from unembed.embedders.transformer import WhiteBox
 
+Kind = TypeVar("Kind")
 Length = Literal["known", "search"] | PositiveInt
 
 
 class LanguageModelAttack(Attack):
-    """Searches an input for every target; a subclass takes the steps.
-
-    Args:
-        loss: How far a candidate's output is from the target's.
-        length: Tokens of the inputs: ``known`` of every target (from the data), ``search``: 1, 2, ... until one is
-            found, or a number for all of them.
-        max_length: The last that ``search`` tries.
-        search: See SearchSettings.
-    """
+    """Searches an input for every target; a subclass takes the steps. ``search``: see SearchSettings."""
 
     trainable = False
     reads_training_text = False
@@ -82,7 +75,6 @@ class LanguageModelAttack(Attack):
         return language_model_of(oracle)
 
     def prepare_data(self) -> None:
-        """Check before anything is embedded that the observation suffices."""
         self.check(self.model)
         super().prepare_data()
 
@@ -100,7 +92,6 @@ class LanguageModelAttack(Attack):
             )
 
     def targets(self, batch: dict[str, Tensor]) -> Targets:
-        """With the input lengths in tokens, if the attack is given them."""
         if self.length != "known":
             return super().targets(batch)
         examples = self.data.examples("test")
@@ -109,7 +100,6 @@ class LanguageModelAttack(Attack):
         return Targets(batch["vectors"], batch["index"], lengths=lengths)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """The language model's own tokens of texts."""
         return [self.model.ids(text) for text in texts]
 
     def query(self, prediction: Prediction) -> str:
@@ -125,7 +115,7 @@ class LanguageModelAttack(Attack):
             stages = self._stages(targets, model)
             part = {"index": targets.index, "vectors": vectors}
             unfinished = self.batch_cache.search_state("search", part, repr(stages))
-            search = Search(self, model, vectors, targets.index.tolist(), self.settings, unfinished)
+            search = Search(self, model, vectors, targets.index.tolist(), unfinished)
             found = search.run(stages)
         predictions = []
         for one in found:
@@ -158,14 +148,15 @@ class LanguageModelAttack(Attack):
 
 
 def language_model_of(oracle: CachedEmbedder | None) -> LanguageModelEmbedder:
-    """The language model behind a cache; InputError if it is none."""
+    reason = "this attack inverts a language model's output, and {} is no language model"
+    return embedder_of(oracle, LanguageModelEmbedder, f"{reason}; take embedder=language_model embedder.model=<name>")
+
+
+def embedder_of(oracle: CachedEmbedder | None, kind: type[Kind], message: str) -> Kind:
+    """The embedder behind a cache; if it is not of this kind, an InputError with its class in the ``message``."""
     embedder = None if oracle is None else oracle.embedder
-    if not isinstance(embedder, LanguageModelEmbedder):
-        kind = "none" if embedder is None else type(embedder).__name__
-        raise InputError(
-            f"embedder: this attack inverts a language model's output, and {kind} is no language model; take "
-            "embedder=language_model embedder.model=<folder or hub name>"
-        )
+    if not isinstance(embedder, kind):
+        raise InputError("embedder: " + message.format("none" if embedder is None else type(embedder).__name__))
     return embedder
 
 
@@ -181,3 +172,82 @@ def checked(vectors: Tensor, model: WhiteBox) -> Tensor:
     if not finite.all():
         raise InputError(f"target {int((~finite).nonzero()[0])} holds NaN or infinity")
     return vectors
+
+
+# -- losses between the outputs of candidates and targets, one value a target (soda_skapars2025, section 3.1)
+
+
+class Loss(Protocol):
+    """A loss of outputs; ``reads_logits``: the target's logits must be seen."""
+
+    @property
+    def reads_logits(self) -> bool: ...
+
+    def __call__(self, observation: Observation, seen: Seen, logits: Tensor) -> Tensor:
+        """Loss of each target, (B,), at least 0, from logits (B, m, V) of candidates followed by its target's text."""
+        ...
+
+    def values(self, seen: Seen) -> float:
+        """How many values a target's loss is the sum of; times ``scale`` where the loss has one."""
+        ...
+
+
+@dataclass
+class LogitLoss:
+    """Huber loss between the observed logits and the candidate's at the same ids (equation 12).
+
+    Each target has its own: with a mean over the batch too, as in the authors' code, Adam's epsilon would make updates
+    depend on the batch size.
+    """
+
+    delta: PositiveFloat = 1.0
+    reduction: Literal["mean", "sum"] = "mean"
+
+    reads_logits = True
+
+    def __call__(self, observation: Observation, seen: Seen, logits: Tensor) -> Tensor:
+        assert seen.logits is not None
+        own = observation.of_seen(seen, logits)
+        rows = torch.nn.functional.huber_loss(own, seen.logits, reduction="none", delta=self.delta).flatten(1)
+        return rows.mean(dim=1) if self.reduction == "mean" else rows.sum(dim=1)
+
+    def values(self, seen: Seen) -> float:
+        assert seen.logits is not None
+        return 1 if self.reduction == "mean" else seen.logits[0].numel()
+
+
+@dataclass
+class TextLoss:
+    """Sum over output tokens of the margin by which each is not the most probable token (equation 11)."""
+
+    log: bool = False
+
+    reads_logits = False
+
+    def __call__(self, observation: Observation, seen: Seen, logits: Tensor) -> Tensor:
+        values = logits if self.log else logits.softmax(dim=-1)
+        wanted = values.gather(-1, seen.ids.unsqueeze(-1)).squeeze(-1)
+        return (values.amax(dim=-1) - wanted).sum(dim=1)
+
+    def values(self, seen: Seen) -> float:
+        return seen.ids.shape[1]
+
+
+@dataclass
+class CosineLoss:
+    """One minus the cosine of two vectors, of a sentence embedder's outputs.
+
+    Without ``scale``, gradients with respect to 30,000 token weights are small relative to Adam's epsilon.
+    """
+
+    scale: PositiveFloat = 1000.0
+
+    reads_logits = True
+
+    def __call__(self, observation: Observation, seen: Seen, logits: Tensor) -> Tensor:
+        assert seen.logits is not None
+        cosines = torch.nn.functional.cosine_similarity(logits, seen.logits, dim=-1)
+        return self.scale * (1 - cosines).sum(dim=1)
+
+    def values(self, seen: Seen) -> float:
+        return self.scale * seen.ids.shape[1]

@@ -19,11 +19,11 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
+from unembed.attacks.lm_inversion.base import embedder_of
 from unembed.attacks.lm_inversion.edits import Edit, Encoder, Entries, Ids, RankedEdits, TokenLanguage, pairs
 from unembed.attacks.parts.predictions import Prediction, SearchRecord, Targets
 from unembed.attacks.refine.lexicon.language import Language, Units
 from unembed.attacks.refine.refining import Refiner
-from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.transformer import RelaxedEncoder, TransformerEmbedder
 
@@ -31,15 +31,6 @@ FOUND = 1 - 2e-5  # cosine of a text with its own vector, less the last bits of 
 _EQUAL = 6  # decimals of a cosine that count
 _KEPT = 400  # closest texts of a target whose vectors are kept
 _WEAR = 0.5  # share of its distance by which a text is taken to be farther for each round in which it was changed
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Rounds of each target, changes that are run in a round (beside texts shorter by a token), texts changed in it."""
-
-    steps: int
-    candidates: int
-    beam: int
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +65,7 @@ class TextSearch:
 
     target: Tensor
     starts: Sequence[Ids]
-    budget: Budget
+    settings: DiscreteSteps
     texts: list[Text] = field(default_factory=list)
     tried: set[Ids] = field(default_factory=set)
     steps: int = 0
@@ -82,15 +73,15 @@ class TextSearch:
 
     @property
     def found(self) -> bool:
-        """Whether the closest text has the target's vector."""
         return self.texts[0].cosine > FOUND
 
     @property
     def active(self) -> bool:
-        return not self.found and self.steps < self.budget.steps and any(text.edits is not _NONE for text in self.texts)
+        return (
+            not self.found and self.steps < self.settings.steps and any(text.edits is not _NONE for text in self.texts)
+        )
 
     def receive(self, inputs: Sequence[Ids], vectors: Tensor) -> None:
-        """Take the vectors of texts that were run."""
         for ids, vector, cosine in zip(inputs, vectors, (vectors @ self.target).tolist(), strict=True):
             if ids not in self.tried:
                 self.tried.add(ids)
@@ -99,16 +90,15 @@ class TextSearch:
         self.passes += len(inputs)
 
     def beam(self) -> list[Text]:
-        """The texts that are changed in the next round."""
         left = [text for text in self.texts if text.edits is not _NONE]
         left.sort(key=lambda text: (1 - text.cosine) * (1 + _WEAR * text.changed))
-        return left[: self.budget.beam]
+        return left[: self.settings.beam]
 
     def next_edits(self, beam: Sequence[Text], encoder: Encoder) -> list[tuple[Text, Edit, Ids]]:
         """Edits of these texts, and what they give, that were not run: pairs of edits, and those ranked next."""
         self.steps += 1
         found: dict[Ids, tuple[Text, Edit, Ids]] = {}
-        wanted = -(-self.budget.candidates // len(beam))
+        wanted = -(-self.settings.candidates // len(beam))
         for text in beam:
             assert text.edits is not None
             count = len(found)
@@ -171,7 +161,6 @@ def _begin(
 
 
 def _run(wanted: Sequence[tuple[TextSearch, Sequence[Ids]]], encoder: Encoder) -> Sequence[Tensor]:
-    """The vectors of each search's texts."""
     vectors = encoder.vectors([ids for _, own in wanted for ids in own])
     found: tuple[Tensor, ...] = torch.split(vectors, [len(own) for _, own in wanted])
     for (one, own), block in zip(wanted, found, strict=True):
@@ -182,6 +171,7 @@ def _run(wanted: Sequence[tuple[TextSearch, Sequence[Ids]]], encoder: Encoder) -
 _LANGUAGE = "language.json"
 
 
+@dataclass
 class DiscreteSteps(Refiner):
     """Changes tokens of texts until one has the target's vector.
 
@@ -190,15 +180,13 @@ class DiscreteSteps(Refiner):
     candidates of the attack. Results do not depend on ``active_targets``.
     """
 
-    def __init__(
-        self,
-        steps: PositiveInt = 24,
-        candidates: PositiveInt = 48,
-        beam: PositiveInt = 3,
-        proposals: PositiveInt = 5,
-        active_targets: PositiveInt = 32,
-    ) -> None:
-        self.budget, self.proposals, self.active_targets = Budget(steps, candidates, beam), proposals, active_targets
+    steps: PositiveInt = 24
+    candidates: PositiveInt = 48
+    beam: PositiveInt = 3
+    proposals: PositiveInt = 5
+    active_targets: PositiveInt = 32
+
+    def __post_init__(self) -> None:
         self._language = Language({}, {})
         self._known: tuple[Encoder, Entries, TokenLanguage] | None = None
 
@@ -225,7 +213,7 @@ class DiscreteSteps(Refiner):
         encoder, entries, language = self._known
         vectors = torch.nn.functional.normalize(targets.vectors.cpu().float(), dim=1)
         searches = [
-            TextSearch(vector, [tuple(model.ids(text)) for text in one.candidates], self.budget)
+            TextSearch(vector, [tuple(model.ids(text)) for text in one.candidates], self)
             for vector, one in zip(vectors, predictions, strict=True)
         ]
         for begin in range(0, len(searches), self.active_targets):
@@ -255,12 +243,5 @@ class DiscreteSteps(Refiner):
 
 
 def relaxed_encoder(oracle: CachedEmbedder | None) -> RelaxedEncoder:
-    """The encoder behind a cache; InputError if its weights are not known."""
-    embedder = None if oracle is None else oracle.embedder
-    if not isinstance(embedder, TransformerEmbedder):
-        kind = "none" if embedder is None else type(embedder).__name__
-        raise InputError(
-            f"embedder: its weights are needed, and {kind} gives none; take embedder=minilm, or "
-            "embedder=transformer embedder.model=<folder or hub name>"
-        )
-    return RelaxedEncoder(embedder)
+    reason = "its weights are needed, and {} gives none; take embedder=minilm, or embedder=transformer"
+    return RelaxedEncoder(embedder_of(oracle, TransformerEmbedder, f"{reason} embedder.model=<folder or hub name>"))

@@ -126,7 +126,6 @@ class Entries:
         self._encoder, self._others = encoder, dict[Ids, Tensor]()
 
     def rows_of_tokens(self, tokens: Tensor) -> Tensor:
-        """The rows of tokens that are entries."""
         rows = self._row_of_token[tokens]
         return rows[rows >= 0]
 
@@ -176,7 +175,6 @@ class TokenLanguage:
         return cls(pairs, encoder.model.inputs)
 
     def follows(self, left: int, right: int) -> float:
-        """Log probability of ``right`` behind ``left``."""
         if not self._pairs:
             return 0.0
         count = self._pairs.get((left, right), 0)
@@ -301,18 +299,15 @@ class RankedEdits:
         fits = step_fit(along - (own @ residual)[:, None], step, length, count)
         joined = _joined(shorter @ target, toward, shorter @ vectors.T, count)
         fluent = after[begins] + before[ends] - (usual[begins] + usual[ends])[:, None]
-        scores = _standard(fits) + _standard(joined) + _FLUENCY * _standard(fluent)
-        self._substitutes = [(*spans[place], row) for place, row in _best(scores, pool)]
+        self._substitutes = [(*spans[place], row) for place, row in _best(pool, fits, joined, fluent)]
 
         alike = (vectors @ vector)[None]  # (1, pool)
         fits = (along - residual @ vector)[None] / distance(alike) / length
         joined = _joined((target @ vector)[None], toward, alike, count)
         fluent = after + before - usual[:, None]  # (n + 1, pool)
-        scores = _standard(fits) + _standard(joined) + _FLUENCY * _standard(fluent)
-        self._insertions = [(place, place, row) for place, row in _best(scores, pool)]
+        self._insertions = [(place, place, row) for place, row in _best(pool, fits, joined, fluent)]
 
     def __iter__(self) -> Iterator[Edit]:
-        """Kinds of edits take turns."""
         substitutes, insertions = (
             (Edit(begin, end, self.entries.ids[row]) for begin, end, row in changes)
             for changes in (self._substitutes, self._insertions)
@@ -346,11 +341,11 @@ def _joined(near: Tensor, toward: Tensor, alike: Tensor, count: int) -> Tensor:
 
 
 def _standard(scores: Tensor) -> Tensor:
-    """With mean 0 and standard deviation 1; 0 where all are equal."""
     return (scores - scores.mean()) / scores.std(correction=0).clamp_min(_LEAST)
 
 
-def _best(scores: Tensor, pool: Tensor) -> Sequence[tuple[int, int]]:
-    """Places and entries of the highest scores (places, pool), the highest first."""
+def _best(pool: Tensor, fits: Tensor, joined: Tensor, fluent: Tensor) -> Sequence[tuple[int, int]]:
+    """Places and entries of the highest sums of three scores (places, pool), the highest first."""
+    scores = _standard(fits) + _standard(joined) + _FLUENCY * _standard(fluent)
     found = scores.flatten().topk(min(_MOST, scores.numel())).indices
     return list(zip((found // len(pool)).tolist(), pool[found % len(pool)].tolist(), strict=True))

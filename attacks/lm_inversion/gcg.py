@@ -18,8 +18,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from unembed.attacks.lm_inversion.base import LanguageModelAttack
-from unembed.attacks.lm_inversion.losses import Loss
+from unembed.attacks.lm_inversion.base import LanguageModelAttack, Loss
 from unembed.attacks.lm_inversion.search import Rows, State
 
 
@@ -73,14 +72,7 @@ _START = 0  # purpose of the random numbers of the first input; a step's are tho
 
 
 class GCG(LanguageModelAttack):
-    """Swaps one token a step. Starts from random tokens.
-
-    Args:
-        loss: How far a candidate's output is from the target's.
-        candidates: Inputs sampled in a step.
-        k: Tokens that may be swapped in at a place.
-        search: See LanguageModelAttack; an iteration is a swap.
-    """
+    """Swaps one token a step. Starts from random tokens."""
 
     def __init__(
         self,

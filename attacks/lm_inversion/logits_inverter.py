@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.lm_inversion.base import language_model_of
-from unembed.attacks.parts.backbones import Dropout, RandomT5, token_ids
+from unembed.attacks.parts.backbones import RandomT5, token_ids
 from unembed.attacks.parts.decoders import EncoderDecoder
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.parts.prefix import Prefix
@@ -125,16 +125,8 @@ PAD, END = "<|padding|>", "<|end of input|>"  # behind the model's own ids, ever
 class LanguageModelT5(RandomT5):
     """A small T5 from random weights that writes the tokens of the language model ``tokenizer``."""
 
-    def __init__(
-        self,
-        tokenizer: str,
-        encoder_layers: PositiveInt = 2,
-        decoder_layers: PositiveInt = 2,
-        width: PositiveInt = 192,
-        heads: PositiveInt = 3,
-        dropout: Dropout = 0.0,
-    ) -> None:
-        super().__init__(encoder_layers, decoder_layers, width, heads, dropout=dropout)
+    def __init__(self, tokenizer: str, decoder_layers: PositiveInt = 2, **t5: Any) -> None:
+        super().__init__(decoder_layers=decoder_layers, **t5)
         self.name = tokenizer
 
     def tokenizer(self, texts: Sequence[str]) -> Any:
@@ -193,9 +185,7 @@ class LogitsInverter(GenerativeAttack):
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """Decode each target, truncated to the input's length, if known, and to the model's positions."""
         model = self.model(oracle)
-        decoded = self.decoding(
-            self.decoder, self.prefix(targets.vectors), eos=self.tokenizer.eos_token_id, index=targets.index
-        )
+        decoded = self.decoded(targets)
         lengths = targets.lengths or (None,) * len(decoded)
         found = []
         for candidates, length in zip(decoded, lengths, strict=True):
@@ -208,7 +198,6 @@ class LogitsInverter(GenerativeAttack):
         return written_ids(prediction.tokens) if prediction.tokens else ""
 
     def input_ids(self, ids: Sequence[int], model: LanguageModelEmbedder) -> list[int]:
-        """What the decoder wrote as an input of ``model``: without its own end and padding."""
         return [number for number in ids if number < model.inputs]
 
 
@@ -225,5 +214,4 @@ class TextLogitsInverter(LogitsInverter):
         )
 
     def input_ids(self, ids: Sequence[int], model: LanguageModelEmbedder) -> list[int]:
-        """What the decoder wrote, as text, in the model's own tokens."""
         return model.ids(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))

@@ -1,6 +1,6 @@
 """Search for the inputs of many targets, one length after another; an interrupted search resumes from its snapshot.
 
-    search = Search(attack, model, rows, index, SearchSettings(iterations=1000), unfinished)
+    search = Search(attack, model, rows, index, unfinished)
     search.run([(1, [0, 3]), (2, [1, 2])])      # inputs of one token for targets 0 and 3, of two for 1 and 2
 
 The attack (SODA, GCG) updates a batch of inputs; its state is a dict of tensors whose first dimension is the batch.
@@ -22,7 +22,8 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unembed.attacks.parts.batch_cache import SearchState
-from unembed.embedders.observation import Seen, WhiteBox
+from unembed.embedders.language_model import Seen
+from unembed.embedders.transformer import WhiteBox
 
 if TYPE_CHECKING:
     from unembed.attacks.lm_inversion.base import LanguageModelAttack
@@ -71,7 +72,7 @@ class Rows:
         return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
-SNAPSHOT_SECONDS = 60.0  # a snapshot is written after this time even within snapshot_every iterations
+SNAPSHOT_SECONDS = 60.0  # between two files that a killed search resumes from
 _WORST = 3e38  # replaces a NaN loss, so that any candidate is better than none
 
 
@@ -86,7 +87,6 @@ class SearchSettings:
     atol: NonNegativeFloat = 1e-4
     rtol: NonNegativeFloat = 1e-4
     keep: Literal["best", "last"] = "best"
-    snapshot_every: PositiveInt = 500
 
 
 @dataclass(slots=True)
@@ -100,18 +100,6 @@ class Found:
     passes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A search for the inputs behind N observations; ``index`` is the example of each."""
-
-    method: LanguageModelAttack
-    model: WhiteBox
-    seen: Seen
-    index: Sequence[int]
-    settings: SearchSettings
-    found: list[Found]
-
-
 class ActiveTargets:
     """The active targets of one stage of a search.
 
@@ -122,28 +110,27 @@ class ActiveTargets:
     """
 
     def __init__(
-        self, task: Task, length: int, waiting: list[int], book: State | None = None, state: State | None = None
+        self, search: Search, length: int, waiting: list[int], book: State | None = None, state: State | None = None
     ) -> None:
-        self.task, self.length, self.waiting = task, length, waiting
+        self.search, self.length, self.waiting = search, length, waiting
         self.book, self.state = book or {}, state or {}
-        self._rows: Rows | None = None
+        self._rows: Rows | None = None  # made anew where targets come or go: observations are large
 
     def fill(self) -> bool:
         """Fill free rows with waiting targets; False if no targets are left."""
         taken = len(self.book["target"]) if self.book else 0
-        new = self.waiting[: self.task.settings.active_targets - taken]
+        new = self.waiting[: self.search.settings.active_targets - taken]
         if new:
             self.waiting = self.waiting[len(new) :]
             book = self._new(new)
-            rows = self._rows_of(book)
-            self.state = _joined(self.state, self.task.method.begin(rows))
+            self.state = _joined(self.state, self.search.method.begin(self._rows_of(book)))
             self.book = _joined(self.book, book)
             self._rows = None
         return bool(self.book) and len(self.book["target"]) > 0
 
     def step(self) -> None:
         """One iteration of all active targets; solved targets, and those without iterations left, leave the batch."""
-        method, settings, book = self.task.method, self.task.settings, self.book
+        method, settings, book = self.search.method, self.search.settings, self.book
         book["iteration"] += 1
         if self._rows is None:
             self._rows = self._rows_of(book)
@@ -160,7 +147,7 @@ class ActiveTargets:
 
     def _check(self, candidates: Tensor, seen: Seen) -> Tensor:
         """Run the candidates (A, R, n) that are new, and keep the best; (A,) whether one of them is exact."""
-        book, settings = self.book, self.task.settings
+        book, settings = self.book, self.search.settings
         count, restarts = candidates.shape[:2]
         changed = (candidates != book["before"]).any(dim=2)
         book["before"] = candidates.clone()
@@ -169,9 +156,9 @@ class ActiveTargets:
         if not len(chosen):
             return torch.zeros(count, dtype=torch.bool, device=candidates.device)
         some = seen[chosen]
-        logits = self.task.model.logits(candidates.flatten(0, 1)[chosen], some.continuation)
-        agrees = self.task.model.observation.agrees(some, logits, settings.atol, settings.rtol)
-        distance = self.task.method.distance(self.task.model, some, logits).float()
+        logits = self.search.model.logits(candidates.flatten(0, 1)[chosen], some.continuation)
+        agrees = self.search.model.observation.agrees(some, logits, settings.atol, settings.rtol)
+        distance = self.search.method.distance(self.search.model, some, logits).float()
         losses = book["losses"].flatten()
         losses[chosen] = distance.nan_to_num(nan=_WORST, posinf=_WORST)
         # An exact candidate is before all others, whatever the last digits of its loss.
@@ -187,12 +174,12 @@ class ActiveTargets:
     def _leave(self, leaving: Tensor, solved: Tensor) -> None:
         book = self.book
         ids, loss = book["ids"], book["loss"]
-        if self.task.settings.keep == "last":
+        if self.search.settings.keep == "last":
             last, restart = book["losses"].min(dim=1)
             ids = torch.where(solved[:, None], ids, _of_restart(book["before"], restart))
             loss = torch.where(solved, loss, last)
         for row in leaving.nonzero().squeeze(1).tolist():
-            found = self.task.found[int(book["target"][row])]
+            found = self.search.found[int(book["target"][row])]
             found.iterations += int(book["iteration"][row])
             found.passes += int(book["passes"][row])
             if solved[row] or float(loss[row]) < found.loss or found.ids is None:
@@ -200,13 +187,13 @@ class ActiveTargets:
                 found.verified = bool(solved[row])
         kept = (~leaving).nonzero().squeeze(1)
         self.book = {name: tensor[kept] for name, tensor in book.items()}
-        restarts = self.task.settings.restarts
+        restarts = self.search.settings.restarts
         rows = (kept[:, None] * restarts + torch.arange(restarts, device=kept.device)).flatten()
         self.state = {name: tensor[rows] for name, tensor in self.state.items()}
         self._rows = None
 
     def _new(self, targets: list[int]) -> State:
-        device, restarts = self.task.model.device, self.task.settings.restarts
+        device, restarts = self.search.model.device, self.search.settings.restarts
         count = len(targets)
         none = torch.zeros(count, dtype=torch.long, device=device)
         return {
@@ -220,16 +207,16 @@ class ActiveTargets:
         }
 
     def _rows_of(self, book: State) -> Rows:
-        restarts = self.task.settings.restarts
+        restarts = self.search.settings.restarts
         places = book["target"].repeat_interleave(restarts)
         return Rows(
-            model=self.task.model,
-            seen=self.task.seen[places],
+            model=self.search.model,
+            seen=self.search.seen[places],
             length=self.length,
             iteration=book["iteration"].repeat_interleave(restarts),
-            examples=tuple(self.task.index[place] for place in places.tolist()),
+            examples=tuple(self.search.index[place] for place in places.tolist()),
             restarts=tuple(range(restarts)) * len(book["target"]),
-            seed=self.task.settings.seed,
+            seed=self.search.settings.seed,
             best=book["ids"].repeat_interleave(restarts, dim=0),
         )
 
@@ -239,7 +226,6 @@ def _joined(old: State, new: State) -> State:
 
 
 def _of_restart(values: Tensor, restart: Tensor) -> Tensor:
-    """Of each target the value of one restart: (A, R, ...), (A,) -> (A, ...)."""
     return values[torch.arange(len(restart), device=restart.device), restart]
 
 
@@ -252,51 +238,48 @@ class Search:
         model: WhiteBox,
         rows: Tensor,
         index: Sequence[int],
-        settings: SearchSettings,
         unfinished: SearchState,
     ) -> None:
-        seen = model.observation.parse(rows.to(model.device))
-        self.task = Task(method, model, seen, list(index), settings, [Found() for _ in index])
+        self.method, self.model, self.index, self.settings = method, model, list(index), method.settings
+        self.seen = model.observation.parse(rows.to(model.device))
+        self.found = [Found() for _ in index]
         self.unfinished = unfinished
-        self._since, self._written = 0, time.monotonic()
+        self._written = time.monotonic()
 
     def run(self, stages: Sequence[tuple[int, Sequence[int]]]) -> list[Found]:
         """Search the inputs of each stage's length for its targets, but for those that an earlier stage has solved."""
-        task = self.task
         first, active = self._interrupted(stages)
         for number in range(first, len(stages)):
             length, wanted = stages[number]
             if active is None:
-                active = ActiveTargets(task, length, [place for place in wanted if not task.found[place].verified])
+                active = ActiveTargets(self, length, [place for place in wanted if not self.found[place].verified])
             while active.fill():
                 active.step()
                 self._keep(number, active)
             active = None
         self.unfinished.remove()
-        return task.found
+        return self.found
 
     def _interrupted(self, stages: Sequence[tuple[int, Sequence[int]]]) -> tuple[int, ActiveTargets | None]:
-        task, saved = self.task, self.unfinished.read()
+        saved = self.unfinished.read()
         if saved is None:
             return 0, None
-        task.found[:] = [Found(**values) for values in saved["found"]]
+        self.found = [Found(**values) for values in saved["found"]]
         book, state = (
-            {name: tensor.to(task.model.device) for name, tensor in saved[part].items()} for part in ("book", "state")
+            {name: tensor.to(self.model.device) for name, tensor in saved[part].items()} for part in ("book", "state")
         )
-        return saved["stage"], ActiveTargets(task, stages[saved["stage"]][0], saved["waiting"], book, state)
+        return saved["stage"], ActiveTargets(self, stages[saved["stage"]][0], saved["waiting"], book, state)
 
     def _keep(self, stage: int, active: ActiveTargets) -> None:
-        self._since += 1
-        many = self._since >= self.task.settings.snapshot_every
-        if not many and time.monotonic() - self._written < SNAPSHOT_SECONDS:
+        if time.monotonic() - self._written < SNAPSHOT_SECONDS:
             return
         self.unfinished.write(
             {
                 "stage": stage,
-                "found": [asdict(found) for found in self.task.found],
+                "found": [asdict(found) for found in self.found],
                 "waiting": active.waiting,
                 "book": active.book,
                 "state": {name: tensor.detach() for name, tensor in active.state.items()},
             }
         )
-        self._since, self._written = 0, time.monotonic()
+        self._written = time.monotonic()

@@ -15,8 +15,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from unembed.attacks.lm_inversion.base import LanguageModelAttack
-from unembed.attacks.lm_inversion.losses import Loss
+from unembed.attacks.lm_inversion.base import LanguageModelAttack, Loss
 from unembed.attacks.lm_inversion.search import Rows, State
 
 EPSILON = 1e-8
@@ -28,19 +27,10 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class SODA(LanguageModelAttack):
     """Sparse one-hot discrete Adam; the defaults are the paper's for TinyStories-33M (appendix A).
 
-    Args:
-        loss: See LanguageModelAttack.
-        decay: Factor on Z after each step; 1: no decay.
-        reset_moments: Steps after which Adam's moments are reset to zero, t1; null: never.
-        reset_state: Steps after which Z is resampled too, t2; null: never.
-        bias_correction: Adam's, which the paper leaves out.
-        reparametrize: Search weights of tokens (true), or input vectors, which begin at random and are read as the
-            nearest token (false; the paper's embedding search).
-        fluency: Weight of the input's negative log-likelihood (equation 13), a mean over its tokens, against the mean
-            loss of an observed value, as in the authors' code; the paper uses 0.009 on natural text.
-        draw_std: Standard deviation of sampled states; null: the paper's. A model's embeddings may be far smaller
-            (about 0.14 per coordinate for GPT-2).
-        search: See LanguageModelAttack.
+    ``reset_moments`` and ``reset_state`` are t1 and t2. Without ``reparametrize`` it is the paper's embedding search:
+    input vectors begin at random and are read as the nearest token; a model's may be far smaller than those that are
+    sampled (about 0.14 per coordinate for GPT-2). ``fluency`` weights the input's negative log-likelihood (equation
+    13), a mean over its tokens, against the mean loss of an observed value, as in the authors' code.
     """
 
     def __init__(

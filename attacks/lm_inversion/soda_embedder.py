@@ -18,16 +18,14 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from unembed.attacks.base import Attack
+from unembed.attacks.lm_inversion.base import Loss
 from unembed.attacks.lm_inversion.discrete_steps import relaxed_encoder
 from unembed.attacks.lm_inversion.gcg import best_of, distinct, losses_of, promising_tokens
-from unembed.attacks.lm_inversion.losses import Loss
 from unembed.attacks.lm_inversion.search import Rows, State
 from unembed.attacks.lm_inversion.soda import SODA
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.observation import WhiteBox
-from unembed.runs.stored_attack import attack_of, check_embedder, keep
+from unembed.embedders.transformer import WhiteBox
 
 _INPUTS_AT_ONCE = 128  # of one pass: gradients keep all activations
 
@@ -125,21 +123,11 @@ def _orders(length: int, place: int, device: torch.device) -> Tensor:
     return torch.tensor(orders, device=device)
 
 
-START = "start"  # among the artifacts
+START = "start"  # attack.start_run
 
 
 class SodaEmbedder(SODA):
-    """White-box inversion of sentence vectors.
-
-    Args:
-        loss: See SODA.
-        start_run: A finished run on the same embedder, whose predictions initialise the search; None: from scratch.
-        start_weight: Initial weight of the start's tokens among all tokens.
-        exact_steps: Number of final iterations that are exact steps, from the best candidate so far; 0: none,
-            ``iterations``: all, from the start itself.
-        candidates: Tokens that an exact step tries at its place.
-        soda: See SODA; without ``fluency`` and ``draw_std``.
-    """
+    """White-box inversion of sentence vectors; the exact steps begin with the best candidate so far, or the start."""
 
     def __init__(
         self,
@@ -159,34 +147,14 @@ class SodaEmbedder(SODA):
                 f"exact_steps={exact_steps}: more than iterations={iterations}, of which they are the last; give "
                 "fewer of them, or more iterations"
             )
-        self.start_run, self.start_weight = start_run, start_weight
+        self.start_weight = start_weight
         self.relaxed_steps = iterations - exact_steps
         self.coordinates = Coordinates(loss, candidates)
-        self._held: dict[str, Attack] = {}  # no submodule: it is not trained, moved or saved
+        self.runs = {} if start_run is None else {START: Path(start_run)}
         self._starts: dict[int, list[int]] = {}
 
     def white_box(self, oracle: CachedEmbedder | None) -> WhiteBox:
         return relaxed_encoder(oracle)
-
-    def prepare_data(self) -> None:
-        """Check before anything is embedded that the start run fits the embedder."""
-        super().prepare_data()
-        if self.start_run is not None and not self.from_checkpoint:
-            assert self.oracle is not None
-            key = "attack.start_run"
-            check_embedder(Path(self.start_run), key, self.oracle.fingerprint, self.oracle.dimension)
-
-    def prepare(self, texts: object, artifacts: Path) -> None:
-        if self.start_run is not None:
-            keep(Path(self.start_run), artifacts / START)
-
-    def build(self, dimension: int) -> None:
-        if self.start_run is not None:
-            self._held = {START: attack_of(self.artifacts / START, dimension)}
-
-    def all_weights(self) -> dict[str, Tensor]:
-        held = {name: tensor for attack in self._held.values() for name, tensor in attack.all_weights().items()}
-        return super().all_weights() | held
 
     def query(self, prediction: Prediction) -> str:
         return prediction.candidates[0]
@@ -195,7 +163,7 @@ class SodaEmbedder(SODA):
         """Search from what the other attack reads, where there is one; see LanguageModelAttack.invert."""
         model = self.white_box(oracle)
         said: dict[int, str] = {}
-        for attack in self._held.values():
+        for attack in self.frozen.values():
             read = attack.to(targets.vectors.device).invert(targets, oracle)
             for place, prediction in zip(targets.index.tolist(), read, strict=True):
                 self._starts[place] = model.ids(prediction.candidates[0])

@@ -106,7 +106,6 @@ class LoRA:
         return adapted
 
     def base(self, backbone: Pretrained, device: torch.device) -> Any:
-        """The model without adapters."""
         return backbone.pretrained()
 
 

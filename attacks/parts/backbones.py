@@ -6,9 +6,9 @@ model = backbone.model(artifacts, weights=True)
 
 from __future__ import annotations
 
-import errno
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -35,21 +35,18 @@ class Backbone(Protocol):
         ...
 
 
+@dataclass
 class RandomGPT2:
     """A small GPT-2 from random weights with a byte-level BPE trained on the training texts. Works offline."""
 
-    def __init__(
-        self,
-        layers: PositiveInt = 3,
-        width: PositiveInt = 192,
-        heads: PositiveInt = 3,
-        vocabulary: Annotated[int, Field(ge=258)] = 4096,
-        dropout: Dropout = 0.0,
-    ) -> None:
-        if width % heads:
-            raise ValueError(f"width={width}: must be a multiple of heads={heads}")
-        self.layers, self.width, self.heads = layers, width, heads
-        self.vocabulary, self.dropout = vocabulary, dropout
+    layers: PositiveInt = 3
+    width: PositiveInt = 192
+    heads: PositiveInt = 3
+    vocabulary: Annotated[int, Field(ge=258)] = 4096
+    dropout: Dropout = 0.0
+
+    def __post_init__(self) -> None:
+        check_heads(self.width, self.heads)
 
     def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
         from transformers import GPT2Config
@@ -77,22 +74,19 @@ class RandomGPT2:
         return AutoModelForCausalLM.from_config(_config(artifacts), dtype=torch.float32, attn_implementation="eager")
 
 
+@dataclass
 class RandomT5:
     """A small T5 (gated GELU as in version 1.1, one embedding) from random weights, with its own byte-level BPE."""
 
-    def __init__(
-        self,
-        encoder_layers: PositiveInt = 2,
-        decoder_layers: PositiveInt = 3,
-        width: PositiveInt = 192,
-        heads: PositiveInt = 3,
-        vocabulary: Annotated[int, Field(ge=258)] = 4096,
-        dropout: Dropout = 0.0,
-    ) -> None:
-        if width % heads:
-            raise ValueError(f"width={width}: must be a multiple of heads={heads}")
-        self.encoder_layers, self.decoder_layers, self.width = encoder_layers, decoder_layers, width
-        self.heads, self.vocabulary, self.dropout = heads, vocabulary, dropout
+    encoder_layers: PositiveInt = 2
+    decoder_layers: PositiveInt = 3
+    width: PositiveInt = 192
+    heads: PositiveInt = 3
+    vocabulary: Annotated[int, Field(ge=258)] = 4096
+    dropout: Dropout = 0.0
+
+    def __post_init__(self) -> None:
+        check_heads(self.width, self.heads)
 
     def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
         """See :class:`Backbone`; T5 has relative positions, so any number of them fits."""
@@ -115,7 +109,6 @@ class RandomT5:
         _save(artifacts, tokenizer, config)
 
     def tokenizer(self, texts: Sequence[str]) -> Any:
-        """What cuts the texts that are written: a BPE over the training texts."""
         return train_tokenizer(texts, self.vocabulary)
 
     def architecture(self) -> Any:
@@ -133,6 +126,7 @@ class RandomT5:
         return model
 
 
+@dataclass
 class Pretrained:
     """A model of the hub or of a local directory, with its own tokenizer.
 
@@ -140,28 +134,21 @@ class Pretrained:
     AdamW's second moment cannot decay (.999 v is rounded to v), and small steps are lost.
     """
 
-    def __init__(
-        self,
-        name: str,
-        architecture: Literal["causal", "encoder_decoder"] = "causal",
-        revision: str | None = None,
-        random_weights: bool = False,
-        dtype: Literal["float32", "bfloat16"] = "float32",
-        trust_remote_code: bool = False,
-    ) -> None:
-        self.name, self.architecture, self.revision = name, architecture, revision
-        self.random_weights, self.dtype, self.trust_remote_code = random_weights, dtype, trust_remote_code
+    name: str
+    architecture: Literal["causal", "encoder_decoder"] = "causal"
+    revision: str | None = None
+    random_weights: bool = False
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    trust_remote_code: bool = False
 
     def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
         from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 
-        try:
-            arguments = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
+        arguments = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
+        with self._located():
             tokenizer = AutoTokenizer.from_pretrained(self.name, **arguments)
             config = AutoConfig.from_pretrained(self.name, **arguments)
             written, _ = PreTrainedConfig.get_config_dict(self.name, revision=self.revision)
-        except OSError as error:
-            raise self._not_found() from error
         check_positions(config, positions)
         if tokenizer.eos_token_id is None:
             raise InputError(f"attack.backbone.name={self.name}: its tokenizer has no end-of-text token to train on")
@@ -193,11 +180,10 @@ class Pretrained:
         # No bar while weights are read from the disk; downloads keep theirs.
         before = set_tqdm_hook(lambda factory, given, named: factory(*given, **{**named, "disable": True}))
         try:
-            return self._loader().from_pretrained(
-                self.name, revision=self.revision, **{**self._options(), **options}
-            ).train()  # fmt: skip
-        except OSError as error:
-            raise self._not_found() from error
+            with self._located():
+                return self._loader().from_pretrained(
+                    self.name, revision=self.revision, **{**self._options(), **options}
+                ).train()  # fmt: skip
         finally:
             set_tqdm_hook(before)
 
@@ -205,12 +191,10 @@ class Pretrained:
         """The model on the meta device: names and shapes of its parts, no memory for weights."""
         from transformers import AutoConfig
 
-        try:
+        with self._located():
             config = AutoConfig.from_pretrained(
                 self.name, revision=self.revision, trust_remote_code=self.trust_remote_code
             )
-        except OSError as error:
-            raise self._not_found() from error
         with torch.device("meta"):
             return self._loader().from_config(config, **self._options())
 
@@ -223,12 +207,21 @@ class Pretrained:
         own = {"float32": torch.float32, "bfloat16": torch.bfloat16}[self.dtype]
         return {"dtype": dtype or own, "trust_remote_code": self.trust_remote_code}
 
-    def _not_found(self) -> InputError:
-        revision = f" (revision {self.revision})" if self.revision else ""
-        return InputError(
-            f"attack.backbone.name={self.name}: no such local directory, and no such model{revision} in the hub's "
-            "cache or on the hub. Offline, attack=geia works: it trains a small GPT-2 from random weights."
-        )
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            revision = f" (revision {self.revision})" if self.revision else ""
+            raise InputError(
+                f"attack.backbone.name={self.name}: no such local directory, and no such model{revision} in the hub's "
+                "cache or on the hub. Offline, attack=geia works: it trains a small GPT-2 from random weights."
+            ) from error
+
+
+def check_heads(width: int, heads: int) -> None:
+    if width % heads:
+        raise ValueError(f"width={width}: must be a multiple of heads={heads}")
 
 
 def untied(model: Any) -> Any:
@@ -240,7 +233,6 @@ def untied(model: Any) -> Any:
 
 
 def check_positions(config: Any, positions: int) -> None:
-    """Whether a model can take ``positions`` vectors in a row."""
     available = getattr(config, "max_position_embeddings", None)  # None: relative positions
     if available is not None and available < positions:
         raise InputError(
@@ -250,15 +242,9 @@ def check_positions(config: Any, positions: int) -> None:
 
 
 def _save(artifacts: Path, tokenizer: Any, config: Any) -> None:
-    final = artifacts / "decoder"
-    try:
-        with replacing(final) as folder:
-            tokenizer.save_pretrained(folder)
-            config.save_pretrained(folder)
-    except Exception as error:
-        if f"os error {errno.ENOSPC}" in str(error):  # tokenizers' own writer raises a bare Exception
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(final)) from error
-        raise
+    with replacing(artifacts / "decoder") as folder:
+        tokenizer.save_pretrained(folder)
+        config.save_pretrained(folder)
 
 
 def _config(artifacts: Path) -> Any:
@@ -292,7 +278,6 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
 
 
 def load_tokenizer(artifacts: Path) -> Any:
-    """The tokenizer that ``prepare`` wrote."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(artifacts / "decoder", trust_remote_code=False)

@@ -6,7 +6,7 @@ can be resumed.
 
 One small file for each batch and kind of work:
 
-    {"key": "5f2c...", "value": [...], "queries": "<64-bit keys of the texts asked for, base64>", "seconds": 4.1}
+    {"key": "5f2c...", "value": [...], "queries": [<64-bit keys of the texts asked for>], "seconds": 4.1}
 
 The key is a hash of the settings, the weights and the batch's vectors: if any of them changes, the batch is computed
 again.
@@ -14,12 +14,11 @@ again.
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -27,11 +26,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unembed.core.atomic_files import write_file, write_json
+from unembed.core.atomic_files import read_json, write_file, write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder, Queries
 from unembed.runs.checkpoints import load_tensors
@@ -63,19 +62,17 @@ class BatchCache:
         self.folder, self.settings = folder, settings
         self.wanted = False  # whether the test was cut short, so that ``clear`` leaves the files
         self._weights = ""
-        self._said = False
+        self._resumed = False  # whether that was logged
 
     def exists(self) -> bool:
         """Whether a test has begun whose metrics are not written yet."""
         return self.folder is not None and self.folder.is_dir()
 
     def create(self) -> None:
-        """Create the folder: from here on a killed test can be resumed."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def open(self, weights: Mapping[str, Tensor]) -> None:
-        """Set the weights under test; call it before ``once``."""
         if self.folder is not None:
             self._weights = weights_key(weights)
 
@@ -102,22 +99,25 @@ class BatchCache:
             return BatchResult([], np.empty(0, np.uint64), 0.0)
         path = self._path(part, batch, "json")
         key = self._key(part, batch, settings)
-        done = None if path is None else _read(path, key)
-        if done is not None:
-            if not self._said:
+        stored: dict[str, Any] = {}
+        if path is not None and path.is_file():
+            with suppress(InputError):  # damaged, as by a power failure
+                stored = read_json(path)
+        if stored.get("key") == key:
+            if not self._resumed:
                 rank_zero_info(f"an interrupted test is resumed: the batches in {self.folder} are not inverted again")
-            self._said = True
+            self._resumed = True
+            queries = np.array(stored["queries"], np.uint64)
             if oracle is not None:
-                oracle.queries.count_asked("attack", done.queries)
-            return done
+                oracle.queries.count_asked("attack", queries)
+            return BatchResult(stored["value"], queries, stored["seconds"])
         started = time.perf_counter()
-        with counted(oracle) as queries:
+        with counted(oracle) as counts:
             value = work()
-        seconds, asked = time.perf_counter() - started, queries.keys("attack")
-        if path is not None and queries.limit is None:
-            encoded = base64.b64encode(asked.astype("<u8").tobytes()).decode()
-            write_json(path, {"key": key, "value": value, "queries": encoded, "seconds": seconds})
-        return BatchResult(json.loads(json.dumps(value)), asked, seconds, queries.limit)
+        seconds, asked = time.perf_counter() - started, counts.keys("attack")
+        if path is not None and counts.limit is None:
+            write_json(path, {"key": key, "value": value, "queries": asked.tolist(), "seconds": seconds})
+        return BatchResult(json.loads(json.dumps(value)), asked, seconds, counts.limit)
 
     def search_state(self, part: str, batch: Mapping[str, Tensor], settings: str = "") -> SearchState:
         """The file for the intermediate state of a long search; arguments as for ``once``."""
@@ -143,27 +143,22 @@ class BatchCache:
         return digest.hexdigest()
 
 
+@dataclass(frozen=True)
 class SearchState:
     """The intermediate state of a long search on one batch, in one file (None stores nothing), so that a killed search
     can be resumed; a file with another ``key`` (hash of the batch and all settings) is ignored."""
 
-    def __init__(self, path: Path | None, key: str) -> None:
-        self.path, self.key = path, key
+    path: Path | None
+    key: str
 
     def read(self) -> dict[str, Any] | None:
         """The last written state, tensors on the CPU; None if there is none with this key."""
-        if self.path is None or not self.path.is_file():
-            return None
-        try:
-            content = load_tensors(self.path, "an interrupted search")
-        except InputError as error:
-            rank_zero_warn(f"{error}; that batch starts again")
-            return None
+        content = load_tensors(self.path, "an interrupted search") if self.path and self.path.is_file() else {}
         if content.get("key") != self.key:
             return None
         rank_zero_info(f"a batch that was interrupted is resumed: {self.path}")
-        found: dict[str, Any] = content["value"]
-        return found
+        state: dict[str, Any] = content["value"]
+        return state
 
     def write(self, value: Mapping[str, Any]) -> None:
         if self.path is not None:
@@ -190,15 +185,3 @@ def counted(oracle: CachedEmbedder | None) -> Iterator[Queries]:
         for purpose, sent in own.sent.items():
             before.sent[purpose] += sent
             before.count_asked(purpose, own.keys(purpose))
-
-
-def _read(path: Path, key: str) -> BatchResult | None:
-    """The content of a file; None if it is missing, damaged, or has another key."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    if found["key"] != key:
-        return None
-    queries = np.frombuffer(base64.b64decode(found["queries"]), "<u8").astype(np.uint64)
-    return BatchResult(found["value"], queries, found["seconds"])

@@ -85,7 +85,6 @@ class BeamSearch:
         self.length_penalty, self.candidates, self.rerank = length_penalty, candidates, rerank
 
     def propose(self, count: int) -> None:
-        """See :class:`Decoding`; at least that many beams are searched."""
         self.proposals = max(self.proposals, count)
         self.beams = max(self.beams, self.proposals)
 
@@ -224,10 +223,7 @@ def _largest(log_p: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor]
     ``topk`` over all continuations takes longer than most of the model's layers. The largest scores are in the
     ``count`` blocks with the largest maxima, so only those are searched.
 
-    Args:
-        log_p: (n, b, V), of the next token.
-        scores: (n, b), of the beams.
-        count: At most b * V.
+    ``log_p`` (n, b, V) is of the next token, ``scores`` (n, b) of the beams; ``count`` is at most b * V.
     """
     n, b, vocabulary = log_p.shape
     blocks = vocabulary // BLOCK
@@ -263,7 +259,6 @@ def _until(ids: list[int], eos: int) -> list[int]:
 
 
 def _proposals(candidates: int, rerank: int) -> int:
-    """Texts to decode a target."""
     if rerank and candidates > rerank:
         raise ValueError(f"candidates={candidates}: at most as many as rerank={rerank}")
     return rerank or candidates

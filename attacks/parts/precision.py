@@ -36,11 +36,6 @@ class Rates:
     float32: float
     bfloat16: float
 
-    @property
-    def fast(self) -> torch.dtype:
-        """The type in which matrices are multiplied faster."""
-        return torch.bfloat16 if self.bfloat16 >= _WORTHWHILE * self.float32 else torch.float32
-
 
 @functools.cache
 def measured(device: str) -> Rates:
@@ -53,8 +48,8 @@ def measured(device: str) -> Rates:
 
 
 def fast_dtype(device: str) -> torch.dtype:
-    """The type in which ``device`` multiplies matrices faster."""
-    return measured(device).fast
+    rates = measured(device)
+    return torch.bfloat16 if rates.bfloat16 >= _WORTHWHILE * rates.float32 else torch.float32
 
 
 def training_precision(accelerator: str) -> Precision:

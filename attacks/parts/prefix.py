@@ -48,7 +48,6 @@ class Prefix(nn.Module):
         self.layers = layers[self.kind]
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Prefix vectors, (n, d) -> (n, vectors, width)."""
         if self.normalize:
             embeddings = nn.functional.normalize(embeddings, dim=-1) * math.sqrt(embeddings.shape[-1])
         if self.training and self.noise > 0:

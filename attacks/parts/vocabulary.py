@@ -67,10 +67,7 @@ class Vocabulary(ABC):
         write_json(artifacts / self.file, content)
 
     def load(self, artifacts: Path) -> None:
-        path = artifacts / self.file
-        if not path.is_file():
-            raise InputError(f"attack.vocabulary: {path} is missing: the run was trained with another kind")
-        content = read_json(path)
+        content = read_json(artifacts / self.file)
         self.size = self.use(content["entries"])
         self.frequency = (torch.tensor(content["in_texts"], dtype=torch.float32) + 0.5) / (content["texts"] + 1)
 
@@ -87,7 +84,6 @@ class Words(Vocabulary):
         self.numbers: dict[str, int] = {}
 
     def choose(self, texts: Sequence[str]) -> list[str]:
-        """The most common ones first; equally common ones in the order of the alphabet."""
         counts = Counter(word for text in texts for word in words(text))
         return sorted(counts, key=lambda word: (-counts[word], word))[: self.limit]
 
@@ -117,7 +113,6 @@ class Pieces(Vocabulary):
         self.tokenizer: Any = None
 
     def choose(self, texts: Sequence[str]) -> str:
-        """The tokenizer, as the library writes it."""
         described: str = train_tokenizer(texts, self.limit).backend_tokenizer.to_str()
         return described
 
@@ -146,7 +141,6 @@ class HubTokens(Pieces):
         self.name, self.revision = name, revision
 
     def choose(self, texts: Sequence[str]) -> str:
-        """The tokenizer, as the library writes it."""
         from transformers import AutoTokenizer
 
         try:

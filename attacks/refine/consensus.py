@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,12 +22,11 @@ from torch import Tensor
 
 from unembed.attacks.parts.decoding import Decoder, NucleusSampling
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.refining import Refiner, embedded
+from unembed.attacks.refine.refining import Refiner, cosines_with, embedded
 from unembed.datamodules.sources.base import END
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.statistics import Floats
 from unembed.metrics.tokens import words
-from unembed.metrics.vectors import cosine_rows
 
 GAIN = 1e-6  # of expected F1, from 0 to 1; smaller differences count as none
 
@@ -43,6 +43,7 @@ class ConsensusSampling(NucleusSampling):
         return [[texts[place] for place in Expected(texts, [1.0] * len(texts)).order()] for texts in sampled]
 
 
+@dataclass
 class Consensus(Refiner):
     """Puts the text with the highest expected word F1 first, near candidates weighted more, then the candidates.
 
@@ -54,8 +55,8 @@ class Consensus(Refiner):
     most, until none does. Passages gain by this; a text of one sentence hardly changes.
     """
 
-    def __init__(self, proposals: Annotated[int, Field(ge=2)] = 16, temperature: PositiveFloat = 0.05) -> None:
-        self.proposals, self.temperature = proposals, temperature
+    proposals: Annotated[int, Field(ge=2)] = 16
+    temperature: PositiveFloat = 0.05
 
     def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
         """See Refiner; each distinct candidate is embedded once, the text made of their sentences is not."""
@@ -65,21 +66,14 @@ class Consensus(Refiner):
             texts = prediction.candidates
             known = [place for place, text in enumerate(texts) if text in vectors]
             weights = [0.0] * len(texts)
-            for place, weight in zip(known, self._weights(target, [vectors[texts[p]] for p in known]), strict=True):
+            cosines = cosines_with(target, [vectors[texts[place]] for place in known])
+            for place, weight in zip(known, torch.softmax(cosines / self.temperature, 0).tolist(), strict=True):
                 weights[place] = weight
             expected = Expected([words(text) for text in texts], weights)
             ordered = [texts[place] for place in expected.order()]
             made = [recombined(ordered[0], texts, expected)] if known else []
             found.append(prediction.refined(tuple(dict.fromkeys([*made, *ordered])), partial=len(known) < len(texts)))
         return found
-
-    def _weights(self, target: Tensor, vectors: Sequence[Tensor]) -> list[float]:
-        """Probabilities of the candidates with these vectors to be the text of ``target`` (d,)."""
-        if not vectors:
-            return []
-        cosines = cosine_rows(torch.stack(list(vectors)), target.expand(len(vectors), -1))
-        weights: list[float] = torch.softmax(cosines / self.temperature, 0).tolist()
-        return weights
 
 
 class Expected:

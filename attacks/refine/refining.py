@@ -20,7 +20,6 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -34,7 +33,7 @@ from unembed.core.ranks import is_first
 from unembed.defenses.base import perturbs
 from unembed.defenses.threat import Threat
 from unembed.embedders.base import QueryLimitError, Remote
-from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.cache.cached import CachedEmbedder, Purpose
 from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.metrics.vectors import cosine_rows
 
@@ -66,12 +65,7 @@ class Refiner:
         """Write the refiner's files to the empty folder ``artifacts``.
 
         Called once by the first process before training; or, for a run trained without this refiner, by every process
-        before refining.
-
-        Args:
-            texts: The training texts; empty if they are unknown, as in unembed invert.
-            artifacts: The folder.
-            oracle: See refine.
+        before refining. ``texts`` are the training texts, empty if they are unknown, as in unembed invert.
         """
 
     def prepared(self, artifacts: Path) -> bool:
@@ -82,7 +76,6 @@ class Refiner:
         """Read back what ``prepare`` wrote; every process, before the first target."""
 
     def all_weights(self) -> dict[str, Tensor]:
-        """The weights that its texts depend on."""
         return {}
 
     def in_lexicon(self, texts: Sequence[str], oracle: CachedEmbedder) -> list[bool] | None:
@@ -94,20 +87,12 @@ class Refiner:
         """Better predictions, one a target.
 
         If the embedder reaches its limit (``QueryLimitError``), returns the best texts until then, marked ``partial``.
-
-        Args:
-            targets: Of n vectors (n, d); ``targets.index`` seeds any sampling.
-            predictions: Of the attack, or of the refiner before this one.
-            oracle: Embeds texts, ``oracle.embed(texts, "attack")``.
+        ``targets.index`` seeds any sampling; ``oracle.embed(texts, "attack")`` embeds texts.
         """
 
 
 class Refiners:
-    """A chain of refiners.
-
-    Args:
-        named: By the names of their options, in order.
-    """
+    """A chain of refiners, by the names of their options."""
 
     def __init__(self, named: Mapping[str, Refiner] | None = None) -> None:
         self.named = dict(named or {})
@@ -192,17 +177,16 @@ def comparable(dimension: int, oracle: CachedEmbedder | None) -> None:
         )
 
 
-def embedded(texts: Sequence[str], oracle: CachedEmbedder) -> dict[str, Tensor]:
-    """The vector (d,) of each distinct text, as queries of the attack; those that a limit cut off are missing."""
+def embedded(texts: Sequence[str], oracle: CachedEmbedder, purpose: Purpose = "attack") -> dict[str, Tensor]:
+    """The vector (d,) of each distinct text; those that a limit of the embedder cut off are missing."""
     distinct = list(dict.fromkeys(texts))
     try:
-        return dict(zip(distinct, oracle.embed(distinct, "attack"), strict=True))
+        return dict(zip(distinct, oracle.embed(distinct, purpose), strict=True))
     except QueryLimitError as error:
         return {distinct[place]: vector for place, vector in zip(error.done, error.vectors, strict=True)}
 
 
 def optional_refiners(config: DictConfig) -> list[str]:
-    """The names of the attack's refiners with ``required: false``."""
     refine = config.attack.get("refine") or {}
     return [str(name) for name, node in refine.items() if not node.get("required", True)]
 
@@ -245,21 +229,21 @@ class Rerank(Refiner):
         self.proposals = proposals
 
     def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
-        """See Refiner; each distinct text is embedded once."""
-        distinct = [tuple(dict.fromkeys(prediction.candidates)) for prediction in predictions]
-        vectors = embedded(list(chain.from_iterable(distinct)), oracle)
-        known = [[text for text in texts if text in vectors] for texts in distinct]
-        owners = [row for row, texts in enumerate(known) for _ in texts]
-        cosines = iter(())
-        if owners:
-            met = torch.stack([vectors[text] for text in chain.from_iterable(known)])
-            cosines = iter(cosine_rows(met, targets.vectors.cpu()[owners]).tolist())
-        found = []
-        for prediction, texts, near in zip(predictions, distinct, known, strict=True):
-            ordered = [near[place] for place in closest_first([next(cosines) for _ in near])]
-            far = [text for text in texts if text not in vectors]
-            found.append(prediction.refined((*ordered, *far), partial=bool(far)))
-        return found
+        vectors = embedded([text for prediction in predictions for text in prediction.candidates], oracle)
+        refined = []
+        for target, prediction in zip(targets.vectors.cpu(), predictions, strict=True):
+            texts = list(dict.fromkeys(prediction.candidates))
+            known = [text for text in texts if text in vectors]
+            unknown = [text for text in texts if text not in vectors]
+            cosines = cosines_with(target, [vectors[text] for text in known])
+            ordered = [known[place] for place in closest_first(cosines.tolist())]
+            refined.append(prediction.refined((*ordered, *unknown), partial=bool(unknown)))
+        return refined
+
+
+def cosines_with(target: Tensor, vectors: Sequence[Tensor]) -> Tensor:
+    """Of the target (d,) with n vectors (d,), (n,)."""
+    return cosine_rows(torch.stack(list(vectors)), target.expand(len(vectors), -1)) if vectors else torch.empty(0)
 
 
 def closest_first(cosines: Sequence[float]) -> list[int]:

@@ -12,10 +12,11 @@ and a map from its space to the victim's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt
@@ -23,7 +24,6 @@ from torch import Tensor
 
 from unembed.attacks.finished import COPY
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.refining import Refiner
 from unembed.attacks.transfer.aligned import ABOUT, START, Paired
 from unembed.attacks.transfer.aligners import Aligner, LeaveOneOut, Map
 from unembed.core.atomic_files import read_json
@@ -39,17 +39,8 @@ Proposals = list[list[str]]
 class ALGEN(Paired):
     """A trained decoder of another embedder, behind a map from the victim's space."""
 
-    def __init__(
-        self,
-        source_run: str,
-        aligner: Aligner,
-        cache_dir: str,
-        rounds: NonNegativeInt = 3,
-        proposals: PositiveInt = 4,
-        public: PositiveInt = 4000,
-        refine: Mapping[str, Refiner] | None = None,
-    ) -> None:
-        super().__init__(source_run, cache_dir, public, refine)
+    def __init__(self, aligner: Aligner, rounds: NonNegativeInt = 3, proposals: PositiveInt = 4, **paired: Any) -> None:
+        super().__init__(**paired)
         self.aligner, self.rounds, self.proposals = aligner, rounds, proposals
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:

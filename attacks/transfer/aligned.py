@@ -18,17 +18,15 @@ from omegaconf import DictConfig
 from pydantic import PositiveInt
 from torch import Tensor
 
-from unembed.attacks.finished import COPY, KEY, FrozenDecoder
-from unembed.attacks.refine.refining import Refiner
+from unembed.attacks.finished import KEY, FrozenDecoder
 from unembed.attacks.transfer.aligners import Known, Map, read_maps, write_maps
 from unembed.core.atomic_files import write_json
-from unembed.core.errors import InputError, missing
+from unembed.core.errors import InputError
 from unembed.datamodules.inversion import training_data
 from unembed.datamodules.sources.base import folded
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.runs import layout
 from unembed.runs.config_file import read_config
-from unembed.runs.stored_attack import check_embedder, keep
+from unembed.runs.stored_attack import check_directory, check_embedder
 from unembed.runs.trust import check_trusted
 
 MAPS, ABOUT = "alignment.safetensors", "alignment.json"  # among the artifacts
@@ -40,26 +38,21 @@ class Aligned(FrozenDecoder):
 
     exportable = False
 
-    def __init__(self, source_run: str, cache_dir: str, refine: Mapping[str, Refiner] | None = None) -> None:
-        super().__init__(source_run, refine)
+    def __init__(self, cache_dir: str, **frozen: Any) -> None:
+        super().__init__(**frozen)
         self.cache_dir = Path(cache_dir)
         self._maps: dict[str, Map] = {}
 
     @property
     def decoded(self) -> int:
-        """Texts that the decoder proposes for a vector."""
         return self.refiners.proposals
 
     def source(self) -> CachedEmbedder:
         """The attacker's own encoder, that of the decoder's run."""
-        run = self.source_run
-        if not (run / layout.CONFIG).is_file():
-            reason = f"{layout.CONFIG} is missing" if run.is_dir() else missing(run, "directory")
-            raise InputError(f"{KEY}={run}: not a run directory ({reason})")
-        config = self._config()
+        check_directory(self.source_run, KEY)
         self.check_kind()
-        encoder = self.encoder_of(config)
-        check_embedder(run, KEY, encoder.fingerprint, encoder.dimension)
+        encoder = self.encoder_of(self._config())
+        check_embedder(self.source_run, KEY, encoder.fingerprint, encoder.dimension)
         return encoder
 
     def encoder_of(self, config: DictConfig) -> CachedEmbedder:
@@ -106,7 +99,7 @@ class Aligned(FrozenDecoder):
     def write(self, artifacts: Path, maps: Mapping[str, Map], about: Mapping[str, Any], fitted: str) -> None:
         """Write what ``prepare`` makes: a copy of the decoder's run, the maps, and at last what is ``about`` them."""
         (artifacts / ABOUT).unlink(missing_ok=True)  # a kill in between would leave it beside another map
-        keep(self.source_run, artifacts / COPY)
+        super().prepare((), artifacts)
         write_maps(artifacts / MAPS, maps)
         write_json(artifacts / ABOUT, about)
         numbers = (f"{name} {value:.4g}" for name, value in about.items() if not isinstance(value, str))
@@ -128,10 +121,8 @@ class Aligned(FrozenDecoder):
 class Paired(Aligned):
     """Base of those that know some texts and their vectors in the victim's space: the training texts."""
 
-    def __init__(
-        self, source_run: str, cache_dir: str, public: PositiveInt, refine: Mapping[str, Refiner] | None = None
-    ) -> None:
-        super().__init__(source_run, cache_dir, refine)
+    def __init__(self, public: PositiveInt, **aligned: Any) -> None:
+        super().__init__(**aligned)
         self.public = public
 
     def check_inputs(self) -> None:
@@ -143,7 +134,6 @@ class Paired(Aligned):
             )
 
     def known(self, encoder: CachedEmbedder, public: Sequence[str]) -> Known:
-        """The vectors that the attacker has; ``encoder`` is its own, ``public`` are the ``public_texts``."""
         pairs, store = self.data.examples("train"), self.data.examples("test")
         return Known(
             victim=self.data.vectors("train", range(len(pairs))).double(),

@@ -40,7 +40,6 @@ class AffineMap:
         return self.weight.shape[0], self.weight.shape[1]
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """(m, d) -> (m, k), float64 on the CPU."""
         return vectors.cpu().double() @ self.weight + self.offset
 
 
@@ -67,7 +66,6 @@ class KernelMap:
         return self.center.shape[0], self.offset.shape[0]
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """(m, d) -> (m, k), float64 on the CPU."""
         whitened = (vectors.cpu().double() - self.center) @ self.whitener
         return gaussian(whitened, self.anchors) @ self.weight + self.offset
 
@@ -101,7 +99,6 @@ def write_maps(path: Path, maps: Mapping[str, Map]) -> None:
 
 
 def read_maps(path: Path) -> dict[str, Map]:
-    """The maps of a file by their names."""
     from safetensors.torch import load_file
 
     maps: dict[str, dict[str, Tensor]] = defaultdict(dict)
@@ -202,6 +199,7 @@ class PseudoInverse(Aligner):
         return Alignment(found, found, {"pairs": len(known.victim)})
 
 
+@dataclass
 class LeaveOneOut(Aligner):
     """Kernel ridge regression whose whitening, width and penalty have the smallest leave-one-out error, then scaled.
 
@@ -214,16 +212,14 @@ class LeaveOneOut(Aligner):
       to the commonest texts. One factor gives them the variance of the public vectors.
     """
 
-    def __init__(
-        self,
-        whitening: Sequence[Share] = (0.0, 0.5),
-        widths: Sequence[PositiveFloat] = (0.15, 0.4, 1.0),
-        anchors: PositiveInt = 1200,
-        scale: Share = 1.0,
-    ) -> None:
-        if not whitening or not widths:
-            raise ValueError(f"whitening={list(whitening)}, widths={list(widths)}: give at least one of each")
-        self.whitening, self.widths, self.anchors, self.scale = tuple(whitening), tuple(widths), anchors, scale
+    whitening: Sequence[Share] = (0.0, 0.5)
+    widths: Sequence[PositiveFloat] = (0.15, 0.4, 1.0)
+    anchors: PositiveInt = 1200
+    scale: Share = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.whitening or not self.widths:
+            raise ValueError(f"whitening={self.whitening}, widths={self.widths}: give at least one of each")
 
     def fit(self, known: Known) -> Alignment:
         store = torch.cat([known.store, known.victim])
@@ -280,5 +276,4 @@ def _whitener(centred: Tensor, power: float) -> Tensor:
 
 
 def _spread(vectors: Tensor) -> Tensor:
-    """Mean squared distance from the mean."""
     return (vectors - vectors.mean(0)).square().sum(1).mean()

@@ -15,7 +15,7 @@ much closer on the texts that it was fitted to than on those that are attacked.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +27,6 @@ from torch.nn.functional import mse_loss, normalize, softplus
 
 from unembed.attacks.parts.optimizers import OptimizerSettings, scheduled
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.refining import Refiner
 from unembed.attacks.transfer.aligned import START, Paired
 from unembed.attacks.transfer.aligners import LeaveOneOut
 from unembed.core.atomic_files import write_file
@@ -50,17 +49,14 @@ class TEIA(Paired):
 
     def __init__(
         self,
-        source_run: str,
         surrogate: Surrogate,
         optimizer: OptimizerSettings,
-        cache_dir: str,
-        public: PositiveInt = 24_000,
         public_batch: PositiveInt = 64,
         known_share: Annotated[float, Field(ge=0)] = 0.5,
         known_part: Annotated[float, Field(ge=0, le=1)] = 0.08,
-        refine: Mapping[str, Refiner] | None = None,
+        **paired: Any,
     ) -> None:
-        super().__init__(source_run, cache_dir, public, refine)
+        super().__init__(**paired)
         self.surrogate, self.optimizer_settings = surrogate, optimizer
         self.public_batch, self.known_share, self.known_part = public_batch, known_share, known_part
 
@@ -85,7 +81,7 @@ class TEIA(Paired):
 
     def build(self, dimension: int) -> None:
         super().build(dimension)
-        self.reader = self._frozen[0].train()
+        self.reader = self.decoder.train()
         self.surrogate.build(own=self._maps[START].dimensions[1], victim=dimension)
 
     def encode(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
@@ -125,7 +121,8 @@ class TEIA(Paired):
         read = torch.randperm(len(index))[:shown]  # a batch is sorted by length: its first texts are the shortest
         center, shift = self._center.to(made), self._shift.to(made)
         moved = self._entered(made.detach() * self._spread + center) + shift
-        labels = _stacked(self._labels.padded(rows.numpy()), batch["labels"][read])
+        both = [*self._labels.padded(rows.numpy()).to(batch["labels"]), *batch["labels"][read]]
+        labels = nn.utils.rnn.pad_sequence(both, batch_first=True, padding_value=IGNORED)
         loss = self.reader.loss(torch.cat([moved, self._held_out[index[read]].to(made)]), labels)
         real = self._real[self._sampled(len(self._real), self.public_batch)].to(made)
         victim = (batch["vectors"] - center) / self._spread
@@ -142,19 +139,10 @@ class TEIA(Paired):
         return torch.randint(count, (ranks, size))[rank]
 
     def _entered(self, vectors: Tensor) -> Tensor:
-        """Victim vectors, (n, d), in the decoder's space, (n, k)."""
         return self._maps[START](vectors).to(vectors)
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         return self.decode(targets, self._entered(targets.vectors))
-
-
-def _stacked(first: Tensor, others: Tensor) -> Tensor:
-    """Labels of both below each other, padded with -100 to one length, on the device of the others."""
-    first = first.to(others)
-    longest = max(first.shape[1], others.shape[1])
-    padded = [nn.functional.pad(one, (0, longest - one.shape[1]), value=IGNORED) for one in (first, others)]
-    return torch.cat(padded)
 
 
 class Surrogate(nn.Module):
@@ -174,7 +162,6 @@ class Surrogate(nn.Module):
         self.pivot_weight, self.adversarial_weight, self.hidden = pivot_weight, adversarial_weight, discriminator
 
     def build(self, own: int, victim: int) -> None:
-        """Make the layers for spaces of these dimensions."""
         middle, last = nn.Linear(own, (own + victim) // 2), nn.Linear((own + victim) // 2, victim)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)

@@ -11,9 +11,10 @@ are the two sets of vectors (translation.py). A secret rotation of the vectors i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -22,7 +23,6 @@ from torch import Tensor
 
 from unembed.attacks.finished import KEY
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.refining import Refiner
 from unembed.attacks.transfer.aligned import ABOUT, START, Aligned
 from unembed.attacks.transfer.translation import Translator
 from unembed.core.atomic_files import read_json
@@ -36,15 +36,8 @@ FEWEST = 1000  # vectors of a set: with fewer, no map was found in our measureme
 class Unpaired(Aligned):
     """A trained decoder behind a map that is fitted to unpaired vectors."""
 
-    def __init__(
-        self,
-        source_run: str,
-        translator: Translator,
-        cache_dir: str,
-        vectors: PositiveInt = 50_000,
-        refine: Mapping[str, Refiner] | None = None,
-    ) -> None:
-        super().__init__(source_run, cache_dir, refine)
+    def __init__(self, translator: Translator, vectors: PositiveInt = 50_000, **aligned: Any) -> None:
+        super().__init__(**aligned)
         self.translator, self.vectors = translator, vectors
 
     def check_inputs(self) -> None:

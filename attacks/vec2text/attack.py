@@ -14,7 +14,6 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from unembed.attacks.base import Attack
 from unembed.attacks.parts.backbones import token_ids
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.refining import Refiner
@@ -48,28 +47,20 @@ class Vec2Text(IterativeAttack):
             raise ValueError("give either corrector_run=<run> or pretrained=<name or folder>")
         self.pretrained, self.revision = pretrained, revision
         self._published: list[Published] = []  # no submodule: it is not in the checkpoint
-        self.runs = {} if corrector_run is None else {CORRECTOR: Path(corrector_run)}
-        if inverter_run is not None:
-            self.runs[INVERTER] = Path(inverter_run)
-        self._frozen: dict[str, Attack] = {}
+        runs = {CORRECTOR: corrector_run, INVERTER: inverter_run}
+        self.runs = {name: Path(run) for name, run in runs.items() if run is not None}
 
     def check_inputs(self) -> None:
         self._load_published()
-        for name, run in self.runs.items():
-            self.check_run(run, f"attack.{name}_run")
-            if name == CORRECTOR:
-                check_corrector(run, f"attack.{name}_run")
+        super().check_inputs()
+        if CORRECTOR in self.runs:
+            check_corrector(self.runs[CORRECTOR], f"attack.{CORRECTOR}_run")
 
     def _load_published(self) -> None:
         if self.pretrained is not None and not self._published:
             self._published = [load_published(self.pretrained, self.revision)]
             if self.oracle is not None:
                 check_space(self._published[0], self.oracle.source)
-
-    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        self.check_inputs()
-        for name, run in self.runs.items():
-            keep(run, artifacts / name)
 
     def setup(self, stage: str) -> None:
         """Warn where test texts are longer than a released checkpoint writes."""
@@ -86,17 +77,17 @@ class Vec2Text(IterativeAttack):
 
     def build(self, dimension: int) -> None:
         self._load_published()
-        self._frozen = {name: attack_of(self.artifacts / name, dimension) for name in self.runs}
+        super().build(dimension)
 
     def all_weights(self) -> dict[str, Tensor]:
-        parts = [(name, attack.all_weights()) for name, attack in self._frozen.items()]
-        parts += [("pretrained", published.state_dict()) for published in self._published]
-        held = {f"{part}.{name}": tensor for part, weights in parts for name, tensor in weights.items()}
-        return super().all_weights() | held
+        weights = super().all_weights()
+        for published in self._published:
+            weights |= {f"pretrained.{name}": tensor for name, tensor in published.state_dict().items()}
+        return weights
 
     @property
     def corrector(self) -> Corrector:
-        corrector = self._frozen[CORRECTOR].to(self.device)
+        corrector = self.frozen[CORRECTOR].to(self.device)
         assert isinstance(corrector, Corrector)
         return corrector
 
@@ -105,11 +96,11 @@ class Vec2Text(IterativeAttack):
         return self._published[0].to(self.device).rewriter if self._published else self.corrector.rewriter
 
     def guess(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Proposal]:
-        if INVERTER not in self._frozen:
+        if INVERTER not in self.frozen:
             if self._published:
                 return self._published[0].to(self.device).guess(targets.vectors)
             return self.corrector.guess(targets, oracle)
-        found = self._frozen[INVERTER].to(self.device).invert(targets, oracle)
+        found = self.frozen[INVERTER].to(self.device).invert(targets, oracle)
         return self.rewriter.read([prediction.candidates[0] for prediction in found])
 
 
@@ -137,7 +128,6 @@ class Correction(Refiner):
         write_json(artifacts / SOURCE, self._source)
 
     def prepared(self, artifacts: Path) -> bool:
-        """Whether the copied run is the configured one."""
         return (artifacts / SOURCE).is_file() and read_json(artifacts / SOURCE) == self._source
 
     def load(self, artifacts: Path, dimension: int) -> None:

@@ -9,31 +9,29 @@ inverter's prediction. Its run contains a copy of the inverter, so it is a compl
 from __future__ import annotations
 
 import copy
+import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from unembed.attacks.base import Attack
 from unembed.attacks.geia import GenerativeAttack
-from unembed.attacks.parts.backbones import Pretrained, label_ids, load_tokenizer, token_ids
+from unembed.attacks.parts.backbones import Pretrained, label_ids, token_ids
 from unembed.attacks.parts.decoders import EncoderDecoder
+from unembed.attacks.parts.decoding import BeamSearch, Decoding, NucleusSampling
 from unembed.attacks.parts.optimizers import MuonAdamW, OptimizerSettings, scheduled, training_progress
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.refine.refining import comparable
-from unembed.attacks.vec2text.hypothesis_plan import (
-    HypothesisPlan,
-    Recipe,
-    is_folder_name,
-    matched_noise,
-    write_hypotheses,
-)
 from unembed.attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter
 from unembed.attacks.vec2text.search import IterativeAttack, Proposal
 from unembed.core.atomic_files import read_json, write_json
@@ -44,7 +42,7 @@ from unembed.datamodules.hypotheses import Hypotheses, HypothesisMixture, Hypoth
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.vectors import cosine_rows
 from unembed.runs import layout
-from unembed.runs.stored_attack import attack_of, identity, keep, weights_key
+from unembed.runs.stored_attack import attack_of, identity, weights_key
 
 INVERTER = "inverter"  # the copy, among the artifacts
 STATISTICS = "hypotheses.json"
@@ -68,21 +66,20 @@ class Corrector(IterativeAttack):
         **iterative: Any,
     ) -> None:
         super().__init__(**iterative)
-        self.inverter_run, self.layout, self.plan = Path(inverter_run), layout, hypotheses
+        self.layout, self.plan = layout, hypotheses
+        self.runs = {INVERTER: Path(inverter_run)}
         self.optimizer_settings, self.start_from_inverter = optimizer, start_from_inverter
         self.label_smoothing, self.max_new_tokens = label_smoothing, max_new_tokens
         self.tokenizer: Any = None
-        self._frozen: list[GenerativeAttack] = []  # no submodule: it is neither trained nor in the checkpoint
         self._mixtures: dict[Split, HypothesisMixture] = {}
         self._later: list[str] = []  # folders of the sets that this corrector wrote itself
 
     # -- before training ------------------------------------------------------------------------------------------
 
     def check_inputs(self) -> None:
-        """Check that embedder, inverter and defense fit together."""
-        self.check_run(self.inverter_run, "attack.inverter_run")
+        super().check_inputs()
         self._hypothesis_embedder()
-        backbone = self._read_inverter(self.inverter_run, self.data.dimension).backbone
+        backbone = self._checked(attack_of(self.runs[INVERTER], self.data.dimension)).backbone
         pretrained = isinstance(backbone, Pretrained) and not backbone.random_weights
         if pretrained and isinstance(self.optimizer_settings, MuonAdamW):
             rank_zero_warn(
@@ -90,20 +87,10 @@ class Corrector(IterativeAttack):
                 "overwrite the pretrained ones of attack.inverter_run; take attack=vec2text_corrector_t5_base"
             )
 
-    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        self.check_run(self.inverter_run, "attack.inverter_run")
-        keep(self.inverter_run, artifacts / INVERTER)
-
-    def load(self, artifacts: Path) -> None:
-        try:
-            self.tokenizer = load_tokenizer(artifacts / INVERTER / layout.ARTIFACTS)
-        except OSError as error:
-            raise InputError(f"attack.inverter_run={self.inverter_run}: {_WANTED}; it has no tokenizer") from error
-
     def build(self, dimension: int) -> None:
-        inverter = self._read_inverter(self.artifacts / INVERTER, dimension)
-        assert isinstance(inverter.decoder, EncoderDecoder)
-        self._frozen = [inverter.requires_grad_(False)]
+        super().build(dimension)
+        inverter = self.inverter.requires_grad_(False)
+        self.tokenizer = inverter.tokenizer
         if self.start_from_inverter:
             model = copy.deepcopy(inverter.decoder.model).requires_grad_(True)
         else:
@@ -113,20 +100,17 @@ class Corrector(IterativeAttack):
         if self.start_from_inverter and not self.from_checkpoint:
             self.network.read_vectors_as(inverter.prefix)
 
-    def _read_inverter(self, folder: Path, dimension: int) -> GenerativeAttack:
-        inverter = attack_of(folder, dimension)
+    def _checked(self, inverter: Attack) -> GenerativeAttack:
         if not isinstance(inverter, GenerativeAttack) or not isinstance(inverter.decoder, EncoderDecoder):
             raise InputError(
-                f"attack.inverter_run={self.inverter_run}: {_WANTED}, and that run's is {type(inverter).__name__}"
+                f"attack.inverter_run={self.runs[INVERTER]}: a corrector is built from an encoder-decoder inverter "
+                f"(attack=vec2text_inverter or mt5_inverter), and that run's is {type(inverter).__name__}"
             )
         return inverter
 
     @property
     def inverter(self) -> GenerativeAttack:
-        return self._frozen[0].to(self.device)
-
-    def all_weights(self) -> dict[str, Tensor]:
-        return super().all_weights() | {f"{INVERTER}.{name}": one for name, one in self.inverter.all_weights().items()}
+        return self._checked(self.frozen[INVERTER]).to(self.device)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return label_ids(self.tokens(texts), self.tokenizer.eos_token_id, self.max_new_tokens)
@@ -174,7 +158,6 @@ class Corrector(IterativeAttack):
         return noise
 
     def _closeness(self, split: Split, noise: float) -> float:
-        """Mean cosine of greedy hypotheses of some texts with their targets."""
         count = len(self.data.examples(split))
         sample = range(0, count, -(-count // MATCHED))
         texts = self._write_with_inverter(split, Recipe(noise=noise), sample)
@@ -252,7 +235,7 @@ class Corrector(IterativeAttack):
     def on_train_start(self) -> None:
         super().on_train_start()
         for number, name in enumerate(self._later):
-            folder = self.plan.directory / name
+            folder = Path(self.plan.directory, name)
             if not folder.is_dir():
                 raise InputError(f"{folder}: the checkpoint was trained on these hypotheses, and they are gone")
             self._add_hypotheses("train", folder, f"rewritten {number + 1}", lambda part: [])
@@ -263,10 +246,7 @@ class Corrector(IterativeAttack):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
-        names = checkpoint.get("rewritten")
-        if not isinstance(names, list) or not all(isinstance(name, str) and is_folder_name(name) for name in names):
-            raise InputError("the checkpoint does not name the hypotheses that the corrector wrote (rewritten)")
-        self._later = names
+        self._later = checkpoint["rewritten"]
 
     # -- training and inversion -----------------------------------------------------------------------------------
 
@@ -293,4 +273,102 @@ class Corrector(IterativeAttack):
         return self.rewriter.read([p.candidates[0] for p in self.inverter.invert(targets, oracle)])
 
 
-_WANTED = "a corrector is built from an encoder-decoder inverter (attack=vec2text_inverter or mt5_inverter)"
+# -- the hypotheses that a corrector is trained on, and how an inverter writes them
+#
+# The published corrector sees one greedy hypothesis per training text. But an inverter trained on the same texts
+# generates better hypotheses for them than for unseen texts. Noise on the inverter's input vector, and sampling, remove
+# this mismatch; texts that the corrector has rewritten itself prepare it for later rounds.
+ROWS = 256  # vectors that are decoded together
+NOISE_STEP = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Settings of one set of hypotheses.
+
+    Attributes:
+        noise: Norm of Gaussian noise on the vector, as a share of the vector's norm.
+        temperature: Of sampling; None writes greedily.
+        seed: Of noise and sampling.
+    """
+
+    noise: float = 0.0
+    temperature: float | None = None
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        parts = ["greedy" if self.temperature is None else f"sampled at {self.temperature:g}"]
+        return ", ".join(parts + ([f"noise {self.noise:g}"] if self.noise else []))
+
+    def decoding(self, max_new_tokens: int) -> Decoding:
+        if self.temperature is None:
+            return BeamSearch(beams=1, max_new_tokens=max_new_tokens)
+        return NucleusSampling(p=1.0, temperature=self.temperature, max_new_tokens=max_new_tokens, seed=self.seed)
+
+    def noised(self, vectors: Tensor, index: Sequence[int]) -> Tensor:
+        """Vectors (n, d) of the examples ``index``, whose noise depends on seed and example alone."""
+        if self.noise == 0:
+            return vectors
+        rows = []
+        for example in index:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + example)
+            rows.append(torch.randn(vectors.shape[-1], generator=generator))
+        size: Tensor = self.noise * vectors.norm(dim=-1, keepdim=True) / math.sqrt(vectors.shape[-1])
+        return vectors + size * torch.stack(rows)
+
+
+@dataclass
+class HypothesisPlan:
+    """The sets of hypotheses; each training example samples one of its hypotheses in every epoch."""
+
+    directory: str
+    noise: Annotated[list[NonNegativeFloat | Literal["matched"]], Field(min_length=1)]
+    sampled: NonNegativeInt = 0
+    temperature: PositiveFloat = 1.0
+    later_rounds: NonNegativeInt = 0
+    seed: NonNegativeInt = 0
+
+    def recipes(self, matched: Callable[[], float]) -> list[Recipe]:
+        """One a set; ``matched`` finds the noise of that name, where it is asked for."""
+        found = matched() if "matched" in self.noise else 0.0
+        sizes = [found if size == "matched" else float(size) for size in self.noise]
+        recipes = [Recipe(noise=size, seed=self.seed + number) for number, size in enumerate(sizes)]
+        return recipes + [Recipe(temperature=self.temperature, seed=self.seed + n) for n in range(self.sampled)]
+
+    def folder(self, *parts: object) -> Path:
+        """The folder of one set: a hash of everything that determines its content."""
+        return Path(self.directory, blake2b(repr(parts).encode(), digest_size=12).hexdigest())
+
+
+def matched_noise(closeness: Callable[[float], float], wanted: float) -> float:
+    """The noise, to a hundredth, with which the mean cosine of hypotheses falls to ``wanted``; 0 where it is no higher
+    without noise."""
+    if closeness(0.0) <= wanted:
+        return 0.0
+    low, high = 0.0, 2.0
+    while high - low > NOISE_STEP:
+        middle = (low + high) / 2
+        if closeness(middle) > wanted:
+            low = middle
+        else:
+            high = middle
+    return round(high, 2)
+
+
+def write_hypotheses(
+    inverter: GenerativeAttack, recipe: Recipe, vectors: Tensor, index: Sequence[int], device: torch.device
+) -> list[str]:
+    """What ``inverter`` says of vectors (n, d), the vectors of the examples ``index``, by ``recipe``."""
+    own = inverter.decoding
+    inverter.decoding = recipe.decoding(own.max_new_tokens)
+    texts: list[str] = []
+    try:
+        for begin in range(0, len(index), ROWS):
+            chosen = list(index[begin : begin + ROWS])
+            block = recipe.noised(vectors[begin : begin + ROWS], chosen).to(device)
+            found = inverter.propose(Targets(block, torch.tensor(chosen)), None)
+            texts += [prediction.candidates[0] for prediction in found]
+    finally:
+        inverter.decoding = own
+    return texts

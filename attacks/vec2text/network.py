@@ -20,7 +20,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from unembed.attacks.parts.backbones import decoded_text, token_ids
-from unembed.attacks.parts.decoders import EncoderDecoder, cross_entropy
+from unembed.attacks.parts.decoders import EncoderDecoder, cross_entropy, decoder_inputs
 from unembed.attacks.parts.decoding import BeamSearch
 from unembed.attacks.parts.prefix import Prefix
 from unembed.attacks.vec2text.search import Proposal
@@ -80,7 +80,6 @@ class CorrectorNetwork(nn.Module):
                 layer.load_state_dict(other.state_dict())
 
     def project(self, targets: Tensor) -> Tensor:
-        """T1 of targets (n, d) -> (n, vectors, width)."""
         return self._to_vectors(self.target, self._scaled(targets))
 
     def encoder_input(self, projected: Tensor, targets: Tensor, vectors: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,10 +111,9 @@ class CorrectorNetwork(nn.Module):
     def loss(self, targets: Tensor, vectors: Tensor, ids: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Mean cross-entropy of labels (m, L), padded with -100; the rest as in encoder_input."""
         inputs, mask = self.encoder_input(self.project(targets), targets, vectors, ids)
-        start = labels.new_full((len(labels), 1), self.model.config.decoder_start_token_id)
-        given = torch.cat([start, labels[:, :-1].clamp_min(0)], 1)
+        before = decoder_inputs(self.model, labels)
         logits = self.model(
-            inputs_embeds=inputs, attention_mask=mask, decoder_input_ids=given, use_cache=False
+            inputs_embeds=inputs, attention_mask=mask, decoder_input_ids=before, use_cache=False
         ).logits  # fmt: skip
         return cross_entropy(logits, labels, smoothing)
 
@@ -145,7 +143,7 @@ class NetworkRewriter:
         config = self.network.model.config
         ids = padded([one.ids for one in hypotheses], config.pad_token_id).to(targets.device)
         inputs, mask = self.network.encoder_input(projected, targets, vectors, ids)
-        decoder = _MaskedDecoder(self.network.model, mask)
+        decoder = EncoderDecoder(self.network.model, mask)
         search = BeamSearch(beams, self.max_new_tokens, candidates=beams)
         written = search(decoder, inputs, eos=config.eos_token_id, index=torch.arange(len(inputs)))
         return [[self.proposal(row) for row in rows] for rows in written]
@@ -167,18 +165,7 @@ def as_read(ids: Sequence[int], config: Any, longest: int) -> tuple[int, ...]:
     return (config.decoder_start_token_id, *ids[:longest], *end)
 
 
-class _MaskedDecoder(EncoderDecoder):
-    """For inputs whose hypotheses differ in length."""
-
-    def __init__(self, model: Any, mask: Tensor) -> None:
-        super().__init__(model)
-        self.mask = mask
-
-    def start(self, prefix: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        return super().start(prefix, self.mask)
-
-
 def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    """Rows of ids as (n, longest), filled up to the right with ``value``."""
-    length = max(map(len, rows), default=0)
-    return torch.tensor([[*row, *[value] * (length - len(row))] for row in rows], dtype=torch.long)
+    return nn.utils.rnn.pad_sequence(
+        [torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True, padding_value=value
+    )

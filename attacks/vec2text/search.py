@@ -98,6 +98,7 @@ class _Target:
     partial: bool = False
 
 
+@dataclass
 class CorrectionSearch:
     """Greedy correction (one beam) or sequence beam search.
 
@@ -112,16 +113,11 @@ class CorrectionSearch:
       leaves when none is replaced, since the corrector would write the same again.
     """
 
-    def __init__(
-        self,
-        steps: NonNegativeInt = 20,
-        beams: PositiveInt = 4,
-        tolerance: NonNegativeFloat = 1e-5,
-        accept: Accept = "best",
-        rows: PositiveInt = 128,
-    ) -> None:
-        self.steps, self.beams, self.tolerance = steps, beams, tolerance
-        self.accept, self.rows = accept, rows
+    steps: NonNegativeInt = 20
+    beams: PositiveInt = 4
+    tolerance: NonNegativeFloat = 1e-5
+    accept: Accept = "best"
+    rows: PositiveInt = 128
 
     def __call__(
         self,
@@ -149,30 +145,30 @@ class CorrectionSearch:
         Returns:
             For each target, the rounds 0 (its initial hypothesis) to ``steps``.
         """
-        state = _Search(self, rewriter, targets, start, embed, self.beams if beams is None else beams)
-        state.began = state.began if began is None else began
-        return state.run(self.steps if steps is None else steps)
+        beams = self.beams if beams is None else beams
+        began = time.perf_counter() if began is None else began
+        searched = [_Target(proposal) for _, proposal in zip(targets, start, strict=True)]
+        search = _Search(self, rewriter, targets, embed, beams, began, searched)
+        return search.run(self.steps if steps is None else steps)
 
 
+@dataclass
 class _Search:
     """The state of one call."""
 
-    def __init__(
-        self,
-        settings: CorrectionSearch,
-        rewriter: Rewriter,
-        targets: Tensor,
-        start: Sequence[Proposal],
-        embed: Embed,
-        beams: int,
-    ) -> None:
-        self.settings, self.rewriter, self.targets, self.embed, self.beams = settings, rewriter, targets, embed, beams
-        self.units = torch.nn.functional.normalize(targets.float(), dim=-1)
-        self.rows_of: dict[str, int] = {}  # a text's row of the memo, over all targets and rounds
-        self.memo: list[Tensor] = []
-        self.searched = [_Target(proposal) for _, proposal in zip(targets, start, strict=True)]
-        self.limited = False
-        self.began = time.perf_counter()
+    settings: CorrectionSearch
+    rewriter: Rewriter
+    targets: Tensor
+    embed: Embed
+    beams: int
+    began: float
+    searched: list[_Target]
+    rows_of: dict[str, int] = field(default_factory=dict)  # a text's row of the memo, over all targets and rounds
+    memo: list[Tensor] = field(default_factory=list)
+    limited: bool = False
+
+    def __post_init__(self) -> None:
+        self.units = torch.nn.functional.normalize(self.targets.float(), dim=-1)
 
     def run(self, steps: int) -> list[list[Round]]:
         self._embed_new([[target.first] for target in self.searched])
@@ -269,7 +265,6 @@ class _Search:
 
 
 def _first(proposals: Sequence[Proposal]) -> list[Proposal]:
-    """One proposal a text, the one that was written first."""
     first: dict[str, Proposal] = {}
     for proposal in proposals:
         first.setdefault(proposal.text, proposal)
@@ -277,7 +272,7 @@ def _first(proposals: Sequence[Proposal]) -> list[Proposal]:
 
 
 def _closest(known: Sequence[_Known], count: int) -> list[_Known]:
-    """The ``count`` with the highest cosine; of equals, the one that was met first."""
+    # Stable: of equals, the one that was met first.
     return sorted(known, key=lambda one: -one.cosine)[:count]
 
 
@@ -329,15 +324,7 @@ class IterativeAttack(Attack):
         steps: int | None = None,
         beams: int | None = None,
     ) -> list[list[Round]]:
-        """The rounds 0 to ``steps`` of each target.
-
-        Args:
-            targets: What was received.
-            oracle: Embeds hypotheses; the distinct texts that it is asked for are the attack's queries.
-            start: The initial hypotheses; None: the configuration's.
-            steps: Correction steps; None: the configuration's.
-            beams: Size of the sequence beam; None: the configuration's.
-        """
+        """The rounds 0 to ``steps`` of each target; None stands for the configuration's start, steps and beams."""
         comparable(targets.vectors.shape[-1], oracle)
         assert oracle is not None
         began = time.perf_counter()  # the first guess takes time, too

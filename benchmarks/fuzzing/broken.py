@@ -5,12 +5,13 @@ Nothing hostile leads out of the folder of one input (fuzzing/child.py): what wo
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pickle
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,24 +80,23 @@ def changed(draw: st.DrawFn, whole: bytes) -> bytes:
 @st.composite
 def replaced(draw: st.DrawFn, tree: Any, values: st.SearchStrategy[Any]) -> Any:
     """A tree of lists and mappings in which up to three parts are replaced, removed, or exchanged with others."""
+    root = [copy.deepcopy(tree)]
     for _ in range(draw(st.integers(1, 3))):
-        places = list(_places(tree))
-        place = draw(st.sampled_from(places))
+        places = list(_places(root))
+        parent, key = draw(st.sampled_from(places))
         kind = draw(st.sampled_from(["replace", "replace", "remove", "exchange", "wrap", "key"]))
         if kind == "exchange":
-            new = _at(tree, draw(st.sampled_from(places)))
+            other, its_key = draw(st.sampled_from(places))
+            parent[key] = copy.deepcopy(other[its_key])
         elif kind == "wrap":
-            new = [_at(tree, place)]
+            parent[key] = [parent[key]]
+        elif kind == "remove" and parent is not root:
+            del parent[key]
+        elif kind == "key" and isinstance(parent, dict):
+            parent[draw(st.sampled_from(["", "a", "\x1b[31m", "0", *PATHS]))] = draw(values)
         else:
-            new = draw(values)
-        if kind == "key" and place and isinstance(_at(tree, place[:-1]), dict):
-            key = draw(st.sampled_from(["", "a", "\x1b[31m", 0, *PATHS]))
-            tree = _rebuilt(tree, place[:-1], lambda inner, key=key, new=new: {**inner, key: new})
-        elif kind == "remove" and place:
-            tree = _rebuilt(tree, place[:-1], lambda inner, place=place: _without(inner, place[-1]))
-        else:
-            tree = _rebuilt(tree, place, lambda _, new=new: new)
-    return tree
+            parent[key] = draw(values)
+    return root[0]
 
 
 def json_values() -> st.SearchStrategy[Any]:
@@ -138,34 +138,11 @@ def trees(whole: bytes, dump: Callable[[Any], bytes] = json_of, *more: tuple[int
     return inputs(whole, (100, replaced(tree, json_values()).map(dump)), *more)
 
 
-def _places(tree: Any, place: tuple[Any, ...] = ()) -> Sequence[tuple[Any, ...]]:
-    found = [place]
-    inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list | tuple) else ()
-    for key, child in inner:
-        found += _places(child, (*place, key))
-    return found
-
-
-def _at(tree: Any, place: Sequence[Any]) -> Any:
-    for key in place:
-        tree = tree[key]
-    return tree
-
-
-def _rebuilt(tree: Any, place: Sequence[Any], change: Callable[[Any], Any]) -> Any:
-    if not place:
-        return change(tree)
-    if isinstance(tree, dict):
-        return {key: _rebuilt(child, place[1:], change) if key == place[0] else child for key, child in tree.items()}
-    return type(tree)(
-        [_rebuilt(child, place[1:], change) if number == place[0] else child for number, child in enumerate(tree)]
-    )
-
-
-def _without(tree: Any, key: Any) -> Any:
-    if isinstance(tree, dict):
-        return {name: child for name, child in tree.items() if name != key}
-    return type(tree)([child for number, child in enumerate(tree) if number != key])
+def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """All lists and mappings within a tree, with each of their keys."""
+    for key, child in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
+        yield tree, key
+        yield from _places(child)
 
 
 @dataclass(frozen=True, slots=True)

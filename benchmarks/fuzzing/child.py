@@ -177,12 +177,8 @@ def _tried(read: Read, folder: Path, content: bytes) -> dict[str, object]:
     except BaseException as error:  # noqa: BLE001  whatever it is, it is what we look for
         details = traceback.format_exc()
         message = str(error).split("\n")[0][:200]
-        return {
-            "kind": type(error).__name__,
-            "place": place_of(details),
-            "message": message,
-            "details": details[-6000:],
-        }
+        found = {"place": place_of(details), "message": message, "details": details[-6000:]}
+        return {"kind": type(error).__name__, **found}
     return {"kind": "read"}
 
 

@@ -65,14 +65,12 @@ def _index(folder: Path, content: bytes) -> object:
 
 
 def _index_inputs(whole: bytes) -> Inputs:
-    head = st.integers(
-        0, min(len(whole), 160)
-    ).flatmap(  # counts and kinds stand at the beginning
-        lambda place: st.sampled_from(
-            [0, 1, 2, 0x7FFFFFFF, 0xFFFFFFFF, 10**6, 10**9, 10**12, 2**40, 2**62, 2**63 - 1]
-        ).map(lambda number: whole[: place - place % 4] + number.to_bytes(8, "little") + whole[place - place % 4 + 8 :])
-    )
-    return inputs(whole, (100, head))
+    def made(place: int, number: int) -> bytes:
+        return whole[:place] + number.to_bytes(8, "little") + whole[place + 8 :]
+
+    places = st.sampled_from(range(0, min(len(whole), 160), 4))  # counts and kinds stand at the beginning
+    numbers = [0, 1, 2, 0x7FFFFFFF, 0xFFFFFFFF, 10**6, 10**9, 10**12, 2**40, 2**62, 2**63 - 1]
+    return inputs(whole, (100, st.builds(made, places, st.sampled_from(numbers))))
 
 
 # -- folders, packed into one input -----------------------------------------------------------------------------------
@@ -80,9 +78,8 @@ def _index_inputs(whole: bytes) -> Inputs:
 
 def packed(files: dict[str, bytes]) -> bytes:
     """Files as one input: a line that says how long each is, then their content."""
-    return (
-        json.dumps({name: len(content) for name, content in files.items()}).encode() + b"\n" + b"".join(files.values())
-    )
+    sizes = {name: len(content) for name, content in files.items()}
+    return json.dumps(sizes).encode() + b"\n" + b"".join(files.values())
 
 
 def unpacked(content: bytes) -> dict[str, bytes]:
@@ -100,25 +97,11 @@ def _folder(kind: str) -> Callable[[Path, bytes], object]:
         try:
             for name, part in unpacked(content).items():
                 written(place / name, part)
-            store = open_store(f"{kind}:{place}", DIMENSION)
-            try:
-                return sample_store(store, DIMENSION, limit=10)
-            finally:
-                _closed(store, kind)
+            return sample_store(open_store(f"{kind}:{place}", DIMENSION), DIMENSION, limit=10)
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
     return read
-
-
-def _closed(store: Any, kind: str) -> None:
-    if kind == "chroma":
-        from chromadb.api.shared_system_client import SharedSystemClient
-
-        SharedSystemClient.clear_system_cache()
-    client = getattr(store, "_client", None)
-    if hasattr(client, "close"):
-        client.close()
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -217,18 +200,24 @@ def _view(selected: str) -> str:
 update sqlite_master set type = 'view', rootpage = 0, sql = 'create view points as {selected}'"""
 
 
+def _texts() -> st.SearchStrategy[str]:
+    """Texts that SQLite can store: without lone surrogates."""
+    return st.text(max_size=9).map(lambda text: text.encode("utf-8", "replace").decode())
+
+
 def _one_file(files: dict[str, bytes], name: str) -> Callable[[bytes], bytes]:
     return lambda content: packed({**files, name: content})
 
 
 def _any_file(files: dict[str, bytes]) -> Inputs:
     """One of the files with bytes changed, shortened, or missing."""
-    return st.sampled_from(sorted(files)).flatmap(
-        lambda name: (
-            (changed(files[name]) | changed(files[name]) | inputs(files[name])).map(_one_file(files, name))
-            | st.just(packed({other: content for other, content in files.items() if other != name}))
-        )
-    )
+
+    def broken(name: str) -> Inputs:
+        content = changed(files[name]) | changed(files[name]) | inputs(files[name])
+        missing = packed({other: content for other, content in files.items() if other != name})
+        return content.map(_one_file(files, name)) | st.just(missing)
+
+    return st.sampled_from(sorted(files)).flatmap(broken)
 
 
 def _qdrant_inputs(whole: bytes) -> Inputs:
@@ -240,22 +229,17 @@ def _qdrant_inputs(whole: bytes) -> Inputs:
     point = pickle.loads(row)
 
     def other(vector: Any, key: Any) -> bytes:
-        changed_point = point.model_copy(update={"vector": vector, "id": key})
-        return pickle.dumps(changed_point)
+        return pickle.dumps(point.model_copy(update={"vector": vector, "id": key}))
 
     vectors = json_values() | st.lists(st.floats() | st.integers() | st.none(), min_size=DIMENSION, max_size=DIMENSION)
     vectors = vectors | st.sampled_from(
         [[0.0] * 10**6, {"": [0.5] * DIMENSION}, [[0.5] * DIMENSION] * 3, np.ones(DIMENSION), b"a" * 24]
     )
     points = st.builds(other, vectors, st.sampled_from([0, 1, -1, "a", None, 2**70, (1,), "\ud800"]))
-    rows = (hostile(row) | hostile(row) | points).map(
-        lambda blob: _amended(files[STORAGE], "update points set point = ?", blob)
-    )
-    ids = (hostile(pickle.dumps(1)).map(lambda blob: blob.hex()) | st.text(max_size=9)).map(
-        lambda name: _amended(
-            files[STORAGE], "update points set id = ? where rowid = 1", name.encode("utf-8", "replace").decode()
-        )
-    )
+    amended = functools.partial(_amended, files[STORAGE])
+    rows = (hostile(row) | hostile(row) | points).map(lambda blob: amended("update points set point = ?", blob))
+    names = hostile(pickle.dumps(1)).map(lambda blob: blob.hex()) | _texts()
+    ids = names.map(lambda name: amended("update points set id = ? where rowid = 1", name))
     rows_without_end = "with recursive n(id) as (select 1 union all select id + 1 from n)"
     odd = st.sampled_from(
         ["update points set point = zeroblob(100000) where rowid = 1", "update points set point = 'text'",
@@ -264,8 +248,7 @@ def _qdrant_inputs(whole: bytes) -> Inputs:
          _view("select 1 as id, zeroblob(900000000) as point"),
          _view(f"{rows_without_end} select id, id as point from n")]
     )  # fmt: skip
-    statements = odd.map(lambda statement: _amended(files[STORAGE], statement))
-    storage = weighted((12, rows), (3, ids), (1, statements)).map(_one_file(files, STORAGE))
+    storage = weighted((12, rows), (3, ids), (1, odd.map(amended))).map(_one_file(files, STORAGE))
     described = replaced(meta, json_values()).map(json_of).map(_one_file(files, META))
     return weighted((2, storage), (1, described), (1, _any_file(files)))
 
@@ -281,9 +264,7 @@ def _milvus_inputs(whole: bytes) -> Inputs:
 def _chroma_inputs(whole: bytes) -> Inputs:
     files = unpacked(whole)
     segment = next(name.rpartition("/")[0] for name in files if "/" in name)
-    texts = st.text(max_size=9).map(lambda text: text.encode("utf-8", "replace").decode()) | st.sampled_from(
-        ["", "{}", "[]", "null", "-1"]
-    )
+    texts = _texts() | st.sampled_from(["", "{}", "[]", "null", "-1"])
     columns = st.sampled_from(
         [("collections", "name"), ("collections", "config_json_str"), ("collections", "dimension"),
          ("collections", "id"), ("segments", "type"), ("segments", "scope"), ("segments", "id"),

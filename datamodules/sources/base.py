@@ -1,33 +1,42 @@
-"""The interface of text sources, the conversion of a row of a file or table to an example, and the cut into splits.
+"""The interface of text sources, rows of files, the conversion of a row to an example, and the cut into splits.
 
 A row of a data set, and the example that ``Fields(text="utterance", spans="entities")`` makes of it:
 
     {"utterance": "I am Ada.", "entities": [{"start": 5, "end": 8, "label": "first_name"}]}
     Example(index=0, text="I am Ada.", spans=(Span(5, 8, "first_name"),))
+
+Files are .jsonl, .csv, .tsv, .txt and .parquet, and .gz of each but the last.
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
 import hashlib
 import json
 import re
 import string
 import unicodedata
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import IO, Annotated, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
-from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
+from pydantic import Field
 
-from unembed.core.errors import InputError, did_you_mean
+from unembed.core import limits
+from unembed.core.errors import InputError, did_you_mean, missing
 from unembed.core.examples import Example, Span, Split
 from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
 
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+EXTENSIONS = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+_ROWS_AT_ONCE = 256  # of a parquet file: a row may be a whole book
 
 
 @runtime_checkable
@@ -44,6 +53,135 @@ class Downloaded(Protocol):
     def download(self) -> str | None:
         """Download missing files; returns their commit, if known."""
         ...
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """A source that reads files of this machine."""
+
+    def data_files(self) -> Iterable[Path]:
+        """All files that ``load`` reads, downloaded first if necessary; one may be missing."""
+        ...
+
+
+@runtime_checkable
+class InLanguages(Protocol):
+    """A source that can read selected languages only."""
+
+    def only(self, languages: Sequence[str]) -> Source:
+        """The same source with these languages alone; an InputError if it does not have one of them."""
+        ...
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def existing(name: str, key: str) -> Path:
+    """The file of that name."""
+    file = Path(name).expanduser()
+    if file.is_file():
+        limits.check_data(file)
+        return file
+    if file.is_dir():
+        raise InputError(f"{key}={name} is a directory, not a file")
+    raise InputError(f"{key}={name}: {missing(file)}")
+
+
+def rows(file: Path, text_field: str, columns: Collection[str] = ()) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows of a file with their line numbers (row numbers in parquet), 1-based.
+
+    Of a parquet file, only ``columns`` are read if it has them all.
+    """
+    extension = file.with_suffix("").suffix if file.suffix.lower() == ".gz" else file.suffix
+    match extension.lower():
+        case ".jsonl":
+            yield from json_rows(file, text_field)
+        case ".csv":
+            yield from _table_rows(file, text_field, ",", csv.QUOTE_MINIMAL)
+        case ".tsv":
+            yield from _table_rows(file, text_field, "\t", csv.QUOTE_NONE)
+        case ".txt":
+            yield from plain_rows(file, text_field)
+        case ".parquet" if file.suffix.lower() != ".gz":
+            yield from _parquet_rows(file, columns)
+        case _:
+            raise InputError(f"{file}: unknown extension {extension!r}; {did_you_mean(extension, EXTENSIONS)}")
+
+
+def plain_rows(file: Path, text_field: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows of a file with a text a line, whatever its extension; .gz is unpacked."""
+    return ((number, {text_field: line.rstrip("\r\n")}) for number, line in _lines(file))
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Decoded lines with their ends and numbers; a byte order mark at the start is left out."""
+    number = 0
+    packed = file.suffix.lower() == ".gz"
+    try:
+        with cast(IO[bytes], gzip.open(file) if packed else file.open("rb")) as stream:
+            while line := stream.readline(limits.LONGEST_LINE + 1):
+                number += 1
+                limits.check_line(file, number, len(line))
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file}:{number}: not UTF-8 ({error.reason} at byte {error.start + 1} of the line)"
+        ) from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{file}: damaged or not gzip, after line {number} ({error})") from error
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror or error})") from error
+
+
+def json_rows(file: Path, text_field: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows of a file with a JSON object a line, whatever its extension; .gz is unpacked."""
+    for number, line in _lines(file):
+        if not line.strip():
+            yield number, {text_field: ""}
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{file}:{number}: not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{file}:{number}: a line should be a JSON object, not {type(row).__name__}")
+        yield number, row
+
+
+def _table_rows(file: Path, text_field: str, delimiter: str, quoting: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    csv.field_size_limit(limits.LONGEST_LINE)  # else 128 KiB
+    reader = csv.reader((line for _, line in _lines(file)), delimiter=delimiter, quoting=quoting, strict=True)
+    header: list[str] | None = None
+    try:
+        for values in reader:
+            if not values:
+                yield reader.line_num, {text_field: ""}
+            elif header is None:
+                header = [name.strip() for name in values]
+            elif len(values) != len(header):
+                raise InputError(f"{file}:{reader.line_num}: {len(values)} fields, but the header has {len(header)}")
+            else:
+                yield reader.line_num, dict(zip(header, values, strict=True))
+    except csv.Error as error:
+        raise InputError(f"{file}:{reader.line_num}: not valid {file.name} ({error})") from error
+
+
+def _parquet_rows(file: Path, columns: Collection[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    import pyarrow.parquet
+
+    number = 0
+    try:
+        with pyarrow.parquet.ParquetFile(file) as opened:
+            chosen = list(columns) if columns and set(columns) <= set(opened.schema_arrow.names) else None
+            for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=chosen):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # a date of no calendar, too
+        raise InputError(f"{file}: damaged or not parquet, after row {number} ({error})") from error
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -70,24 +208,19 @@ class Fields:
     original: str | None = None
 
     def example(self, row: Mapping[str, Any], where: str) -> Example | None:
-        """The example of a row, with index 0; None if the text or its original is blank.
-
-        Raises:
-            InputError: A field is missing, the text is not a string, or a span lies outside it; names ``where``.
-        """
+        """The example of a row, with index 0; None if the text or its original is blank."""
         text = _text(row, self.text, "text_field", where)
         original = None if self.original is None else _text(row, self.original, "original_field", where)
         reference = text if original is None else original
         if not text.strip() or not reference.strip():
             return None
-        spans = (
-            () if self.spans is None else entity_spans(_field(row, self.spans, "spans_field", where), reference, where)
-        )
-        language = None if self.language is None else _field(row, self.language, "language_field", where)
+        spans = None if self.spans is None else field_of(row, self.spans, "spans_field", where)
+        language = None if self.language is None else field_of(row, self.language, "language_field", where)
         group = None if self.group is None or row.get(self.group) in (None, "") else str(row[self.group])
         context = None if self.context is None else _context(row.get(self.context), where)
         language = language if language is None else str(language)
-        return Example(0, text, spans, language, self._attributes(row), group, context, original)
+        entities = entity_spans(spans, reference, where)
+        return Example(0, text, entities, language, self._attributes(row), group, context, original)
 
     def _attributes(self, row: Mapping[str, Any]) -> Mapping[str, str]:
         if not self.attributes:
@@ -109,14 +242,14 @@ def _kind(value: object) -> str:
     return "nothing" if value is None else f"{type(value).__name__} {value!r:.40}"
 
 
-def _field(row: Mapping[str, Any], name: str, key: str, where: str) -> Any:
+def field_of(row: Mapping[str, Any], name: str, key: str, where: str) -> Any:
     if name not in row:
         raise InputError(f"{where}: no field {name!r} (datamodule.{key}={name}); {did_you_mean(name, map(str, row))}")
     return row[name]
 
 
 def _text(row: Mapping[str, Any], name: str, key: str, where: str) -> str:
-    text = _field(row, name, key, where)
+    text = field_of(row, name, key, where)
     if not isinstance(text, str):
         raise InputError(f"{where}: field {name!r} holds {_kind(text)}, not a text")
     try:
@@ -127,11 +260,7 @@ def _text(row: Mapping[str, Any], name: str, key: str, where: str) -> str:
 
 
 def entity_spans(value: Any, text: str, where: str) -> tuple[Span, ...]:
-    """Entities of ``text`` as a row has them (see Fields.spans), in order of their start.
-
-    Raises:
-        InputError: They have another form, or lie outside the text; names ``where``.
-    """
+    """Entities of ``text`` as a row has them (see Fields.spans), in order of their start."""
     if isinstance(value, str):
         try:
             value = json.loads(value) if value.strip() else []
@@ -168,6 +297,9 @@ def _span(entry: Any, text: str, where: str) -> Span:
     return Span(start, end, label)
 
 
+# -- texts and splits --------------------------------------------------------------------------------------------------
+
+
 class _WithoutPunctuation(dict[int, int | None]):
     """A table for str.translate that decides on each character once."""
 
@@ -195,16 +327,16 @@ def cut_apart(examples: Sequence[Example], counts: Sequence[int], seed: int) -> 
     Examples are chosen by a hash of the reference's folded form, so the choice is independent of the file's order and
     other texts, and repeats stay together.
     """
-    found = to_arrow(examples)
+    stored = to_arrow(examples)
     salt = seed.to_bytes(8, "little")
-    digests = (hashlib.blake2b(folded(e.reference).encode(), digest_size=8, salt=salt).digest() for e in found)
-    hashes = np.fromiter((int.from_bytes(digest) for digest in digests), np.uint64, len(found))
+    digests = (hashlib.blake2b(folded(e.reference).encode(), digest_size=8, salt=salt).digest() for e in stored)
+    hashes = np.fromiter((int.from_bytes(digest) for digest in digests), np.uint64, len(stored))
     ends = list(accumulate(counts))
-    last = np.array([min(end, len(found)) - 1 for end in ends if end], np.intp)
+    last = np.array([min(end, len(stored)) - 1 for end in ends if end], np.intp)
     bounds = np.partition(hashes, last)[last] if len(last) else hashes[:0]
     parts = np.searchsorted(bounds, hashes).astype(np.int8)
     parts += ends.count(0) + 1  # parts before the first that takes anything
-    return parted(found, parts % (len(counts) + 1), len(counts) + 1)
+    return parted(stored, parts % (len(counts) + 1), len(counts) + 1)
 
 
 def parted(examples: ArrowExamples, parts: NDArray[np.integer[Any]], count: int) -> list[ArrowExamples]:
@@ -216,121 +348,27 @@ Cut = Callable[[Sequence[Example], Sequence[int], int], list[ArrowExamples]]
 
 
 def completed(
-    found: Mapping[Split, Sequence[Example]], counts: Mapping[Split, int], seed: int, cut_off: Cut = cut_apart
+    splits: Mapping[Split, Sequence[Example]], counts: Mapping[Split, int], seed: int, cut_off: Cut = cut_apart
 ) -> dict[Split, ArrowExamples]:
     """All splits, with examples numbered; missing splits of ``counts`` are split off the training texts, if any."""
-    everything = {split: to_arrow(examples) for split, examples in found.items()}
-    absent: list[Split] = [split for split in counts if split not in found] if everything.get("train") else []
+    everything = {split: to_arrow(examples) for split, examples in splits.items()}
+    absent: list[Split] = [split for split in counts if split not in splits] if everything.get("train") else []
     if absent:
         rest, *cut = cut_off(everything["train"], [counts[split] for split in absent], seed)
         everything |= {"train": rest, **dict(zip(absent, cut, strict=True))}
     return everything
 
 
-VALUES = 10  # distinct values of each attribute in the test split, if available: fewer are too easy to guess
-
-
-@dataclass
-class _Group:
-    texts: int = 0
-    values: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # of each attribute
-
-
-def cut_by_group(examples: Sequence[Example], counts: Sequence[int], seed: int) -> list[ArrowExamples]:
-    """Split off parts of whole groups with about ``counts`` texts: [the rest, the first part, ...], all in order.
-
-    Groups are chosen by a hash of their name. The last part (the test) is chosen first, preferring groups with new
-    attribute values until it has ``VALUES`` of each attribute, even if it then exceeds its count. Texts without a group
-    stay in the rest, and so does at least one group.
-    """
-    found = to_arrow(examples)
-    groups: dict[str, _Group] = defaultdict(_Group)
-    for example in found:
-        if example.group is not None:
-            group = groups[example.group]
-            group.texts += 1
-            for attribute, value in example.attributes.items():
-                group.values[attribute].add(value)
-    salt = seed.to_bytes(8, "little")
-    left = {
-        name: groups[name]
-        for name in sorted(groups, key=lambda name: hashlib.blake2b(name.encode(), digest_size=8, salt=salt).digest())
-    }
-    part_of: dict[str | None, int] = {}
-    for part in reversed(range(len(counts))):
-        for name in _choose(left, counts[part], VALUES if part == len(counts) - 1 else 0):
-            part_of[name] = part + 1
-            del left[name]
-    parts = np.fromiter((part_of.get(group, 0) for group in found.column("group")), np.int8, len(found))
-    sizes = [len(groups) - len(part_of), *(list(part_of.values()).count(part + 1) for part in range(len(counts)))]
-    rank_zero_info(f"{len(groups)} groups: {sizes[0]} for training, {', '.join(map(str, sizes[1:]))} held out")
-    return parted(found, parts, len(counts) + 1)
-
-
-def _choose(groups: Mapping[str, _Group], count: int, values: int) -> list[str]:
-    """Names of groups with about ``count`` texts, and with ``values`` values of each attribute."""
-    chosen: list[str] = []
-    seen: dict[str, set[str]] = defaultdict(set)
-    size = 0
-
-    def brings(name: str) -> bool:
-        new = groups[name].values.items()
-        return any(len(seen[attribute]) < values and found - seen[attribute] for attribute, found in new)
-
-    def take(names: Iterable[str], most: int, *, only_new: bool) -> None:
-        nonlocal size
-        for name in names:
-            room = size + groups[name].texts <= most and len(chosen) + 1 < len(groups)
-            if name not in chosen and room and (not only_new or brings(name)):
-                chosen.append(name)
-                size += groups[name].texts
-                for attribute, found in groups[name].values.items():
-                    seen[attribute] |= found
-
-    if count == 0:
-        return []
-    everything = sum(group.texts for group in groups.values())
-    smallest_first = sorted(groups, key=lambda name: groups[name].texts)  # of equals, the first by hash
-    take(groups, count, only_new=True)
-    take(groups, count, only_new=False)
-    take(smallest_first, everything, only_new=True)
-    if not chosen:  # each group alone is larger
-        take(smallest_first[:1], everything, only_new=False)
-    return chosen
-
-
-def check_disjoint(found: Mapping[Split, Sequence[Example]], group_field: str) -> None:
-    """Check that the splits given in a file share no group.
-
-    Raises:
-        InputError: They share a group; names it.
-    """
-    where: dict[str, Split] = {}
-    for split, examples in found.items():
-        for group in sorted({e for e in to_arrow(examples).column("group") if e is not None}):
-            if group in where:
-                raise InputError(
-                    f"datamodule.group_field={group_field}: {group!r} stands in {where[group]} and in {split}; leave "
-                    "out datamodule.split_field to have the texts split anew, no group in two splits"
-                )
-            where[group] = split
-
-
 class SeparateSources:
     """The training split of ``own`` beside the other splits of ``target``.
 
     A training text that is also held out is dropped by the data module, as for any source.
-
-    Args:
-        own: The attacker's own text.
-        target: The text that is attacked.
     """
 
     def __init__(self, own: Source, target: Source) -> None:
         self.own, self.target = own, target
 
     def load(self) -> Mapping[Split, Sequence[Example]]:
-        """The splits; a missing one is left out."""
         own, target = self.own.load(), self.target.load()
         chosen: dict[Split, Mapping[Split, Sequence[Example]]] = {"train": own, "valid": target, "test": target}
         return {split: texts[split] for split, texts in chosen.items() if split in texts}

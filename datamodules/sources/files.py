@@ -10,24 +10,33 @@ that names the file and line.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
-import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from pydantic import Field, NonNegativeInt
+from pydantic import NonNegativeInt
 
 from unembed.core.errors import InputError, did_you_mean, printable
 from unembed.core.examples import Example, Split
 from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
 from unembed.datamodules.inversion import InversionDataModule
-from unembed.datamodules.sources.base import SPLITS, Fields, check_disjoint, completed, cut_apart, cut_by_group
-from unembed.datamodules.sources.file_rows import existing, rows
+from unembed.datamodules.sources.base import (
+    SPLITS,
+    Fields,
+    Fraction,
+    completed,
+    cut_apart,
+    existing,
+    field_of,
+    parted,
+    rows,
+)
 
 _LONGEST = 40  # characters of a value that are shown
 USUAL_NAMES: Mapping[Split, tuple[str, ...]] = {
@@ -37,68 +46,6 @@ USUAL_NAMES: Mapping[Split, tuple[str, ...]] = {
 }
 
 
-class NamedSplits:
-    """Assigns rows to splits by the value of a field.
-
-    Args:
-        field: The field; None: all rows are training texts.
-        values: The value that makes a split; None means the usual names.
-    """
-
-    def __init__(self, field: str | None, values: Mapping[Split, str | None] | None) -> None:
-        self.field = field
-        self.chosen: dict[str, Split] = {}
-        for split in SPLITS:
-            value = (values or {}).get(split)
-            if value is not None:
-                self.chosen[value] = split
-        taken = self.chosen.values()
-        self.names = {name: split for split in SPLITS if split not in taken for name in USUAL_NAMES[split]}
-        self.names |= self.chosen
-
-    def value(self, row: Mapping[str, Any], where: str) -> str:
-        """What the field says; '' without one.
-
-        Raises:
-            InputError: The row, which stands at ``where``, does not have it.
-        """
-        if self.field is None:
-            return ""
-        if self.field not in row:
-            raise InputError(
-                f"{where}: no field {self.field!r} (datamodule.split_field={self.field}); "
-                f"{did_you_mean(self.field, map(str, row))}"
-            )
-        return str(row[self.field])
-
-    def split(self, value: str) -> Split | None:
-        """The split that a value names; None for rows that are not asked for."""
-        return "train" if self.field is None else self.names.get(value)
-
-    def check(self, values: Counter[str]) -> None:
-        """Whether the splits that were asked for were there; ``values`` counts rows.
-
-        Raises:
-            InputError: A value that was chosen does not occur, or none is the name of a split.
-        """
-        if self.field is None:
-            return
-        for value, split in self.chosen.items():
-            if value not in values:
-                raise InputError(
-                    f"datamodule.split_values.{split}={value}: no row has it in field {self.field!r}; "
-                    f"{did_you_mean(value, values)}"
-                )
-        others = {value: count for value, count in values.items() if value not in self.names}
-        if len(others) == len(values):
-            raise InputError(
-                f"datamodule.split_field={self.field}: none of its values is the name of a split "
-                f"({_listed(values)}); say which is which by datamodule.split_values.train=<value>, ..."
-            )
-        if others:
-            rank_zero_info(f"{sum(others.values())} rows belong to no split: {_listed(others)}")
-
-
 def _listed(values: Iterable[str]) -> str:
     """The first few, none of them longer than a name: a wrong field may hold whole texts."""
     shown = (value if len(value) <= _LONGEST else f"{value[: _LONGEST - 1]}…" for value in sorted(values)[:8])
@@ -106,7 +53,6 @@ def _listed(values: Iterable[str]) -> str:
 
 
 Paths = str | Sequence[str]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TextFiles:
@@ -114,28 +60,7 @@ class TextFiles:
 
     Either ``path`` holds all texts, with an optional ``split_field``, or ``train``, ``valid`` and ``test`` are separate
     files. A missing validation or test split is split off the training texts by a hash of the text. ``test`` alone is
-    enough to evaluate.
-
-    Args:
-        path: One file or several, for all splits.
-        train: One file or several of training texts.
-        valid: One file or several of validation texts.
-        test: One file or several of test texts.
-        text_field: Field or column of the text; .txt files have none.
-        split_field: Field with the split of a row; rows of other splits are skipped.
-        split_values: The value of ``split_field`` for each split; null means the usual names (train; valid,
-            validation, dev; test).
-        spans_field: Field of entity spans (see Fields).
-        language_field: Field of the language.
-        attributes: Fields that are labels of the text; the attribute attack predicts them.
-        group_field: Field of a text's subject, such as a person: no group is in two splits. Texts without a group stay
-            in training.
-        context_field: Field of the preceding text, or a list of preceding texts.
-        original_field: Field of the original of a lengthened or rewritten text: metrics compare with the original, and
-            spans refer to it.
-        valid_fraction: Share of the training texts to cut off for validation.
-        test_fraction: Share of the training texts to cut off for testing.
-        split_seed: Chooses which.
+    enough to evaluate. The arguments are those of configs/datamodule/files.yaml.
     """
 
     def __init__(
@@ -168,7 +93,8 @@ class TextFiles:
             context=context_field,
             original=original_field,
         )
-        self.named = NamedSplits(split_field, split_values)
+        self.split_field = split_field
+        self.split_values = {split: value for split, value in (split_values or {}).items() if value is not None}
         self.fractions: Mapping[Split, float] = {"valid": valid_fraction, "test": test_fraction}
         self.split_seed = split_seed
         given = [split for split in SPLITS if self.files[split] is not None]
@@ -189,53 +115,73 @@ class TextFiles:
             )
 
     def load(self) -> Mapping[Split, Sequence[Example]]:
-        """Read the files.
-
-        Raises:
-            InputError: A file or field is missing, a file is empty or damaged, or a row is not what it should be.
-        """
-        found: dict[Split, ArrowExamples] = {}
-        self._columns, self._unseen = set[str](), dict.fromkeys(self._optional())
+        """Read the files."""
+        splits: dict[Split, ArrowExamples] = {}
+        self._columns = set[str]()
         if self.path is None:
             for split in SPLITS:
                 if (files := self.files[split]) is not None:
-                    found[split] = to_arrow(example for example, _ in self._texts(files, f"datamodule.{split}"))
+                    splits[split] = to_arrow(example for example, _ in self._texts(files, f"datamodule.{split}"))
         else:
-            found = self._told_apart(self.path)
-        for key, name in self._unseen:
-            names = ", ".join(map(str, self.data_files()))
-            raise InputError(f"datamodule.{key}: no row of {names} has {name!r}; {did_you_mean(name, self._columns)}")
-        train = found.get("train", to_arrow(()))
+            splits = self._by_split_field(self.path)
+        single = [("group_field", self.fields.group), ("context_field", self.fields.context)]
+        for key, name in [*(("attributes", name) for name in self.fields.attributes), *single]:
+            if name is not None and name not in self._columns:
+                names = ", ".join(map(str, self.data_files()))
+                raise InputError(
+                    f"datamodule.{key}: no row of {names} has {name!r}; {did_you_mean(name, self._columns)}"
+                )
+        train = splits.get("train", to_arrow(()))
         cut_off, divisible = cut_apart, len(train)
         if self.fields.group is not None:
-            check_disjoint(found, self.fields.group)
+            check_disjoint(splits, self.fields.group)
             cut_off, divisible = cut_by_group, sum(group is not None for group in train.column("group"))
         counts = {split: math.ceil(divisible * fraction) for split, fraction in self.fractions.items()}
-        return completed(found, counts, self.split_seed, cut_off)
+        return completed(splits, counts, self.split_seed, cut_off)
 
     def data_files(self) -> list[Path]:
         """The files that ``load`` reads."""
         given = [paths for paths in (self.path, *self.files.values()) if paths is not None]
         return [Path(name).expanduser() for paths in given for name in ([paths] if isinstance(paths, str) else paths)]
 
-    def _optional(self) -> list[tuple[str, str]]:
-        """Keys and names of the fields that a row may lack, but not all rows."""
-        single = [("group_field", self.fields.group), ("context_field", self.fields.context)]
-        return [("attributes", name) for name in self.fields.attributes] + [(k, name) for k, name in single if name]
-
-    def _told_apart(self, path: Paths) -> dict[Split, ArrowExamples]:
-        """The rows of all files that belong to a split."""
-        values: list[str] = []
+    def _by_split_field(self, path: Paths) -> dict[Split, ArrowExamples]:
+        """The rows of all files that belong to a split; without ``split_field`` all are training texts."""
+        names: dict[str, Split] = {"": "train"}
+        if self.split_field is not None:
+            usual = [split for split in SPLITS if split not in self.split_values]
+            names = {name: split for split in usual for name in USUAL_NAMES[split]}
+            names |= {value: split for split, value in self.split_values.items()}
+        counts: Counter[str] = Counter()
+        splits: list[str] = []
 
         def texts() -> Iterator[Example]:
             for example, value in self._texts(path, "datamodule.path"):
-                values.append(sys.intern(value))
+                counts[value] += 1
+                splits.append(names.get(value, ""))
                 yield example
 
         examples = to_arrow(texts())
-        self.named.check(Counter(values))
-        splits = np.array([self.named.split(value) or "" for value in values])
-        return {split: examples.select(np.flatnonzero(splits == split)) for split in SPLITS if split in splits}
+        if self.split_field is not None:
+            self._check_splits(counts, names)
+        chosen = np.array(splits)
+        return {split: examples.select(np.flatnonzero(chosen == split)) for split in SPLITS if split in chosen}
+
+    def _check_splits(self, counts: Counter[str], names: Mapping[str, Split]) -> None:
+        """Check that the chosen values occur, and some name of a split; ``counts`` are of rows by value."""
+        for split, value in self.split_values.items():
+            if value not in counts:
+                raise InputError(
+                    f"datamodule.split_values.{split}={value}: no row has it in field {self.split_field!r}; "
+                    f"{did_you_mean(value, counts)}"
+                )
+        others = {value: count for value, count in counts.items() if value not in names}
+        if len(others) == len(counts):
+            raise InputError(
+                f"datamodule.split_field={self.split_field}: none of its values is the name of a split "
+                f"({_listed(counts)}); say which is which by datamodule.split_values.train=<value>, ..."
+            )
+        if others:
+            rank_zero_info(f"{sum(others.values())} rows belong to no split: {_listed(others)}")
 
     def _texts(self, paths: Paths, key: str) -> Iterator[tuple[Example, str]]:
         """Examples with the value of their split field ('' without one); blank texts are counted and left out."""
@@ -249,22 +195,84 @@ class TextFiles:
                     blank += 1
                     continue
                 texts += 1
-                if self._unseen:
-                    self._look_for(example, row)
-                yield example, self.named.value(row, where)
+                self._columns.update(row)
+                if isinstance(nested := row.get("attributes"), Mapping):
+                    self._columns.update(nested)
+                split = self.split_field
+                yield example, "" if split is None else str(field_of(row, split, "split_field", where))
             if not texts:
                 raise InputError(f"{key}={name}: {'every text is blank' if blank else 'the file is empty'}")
             if blank:
                 rank_zero_warn(f"{file}: {blank} blank texts skipped")
 
-    def _look_for(self, example: Example, row: Mapping[str, Any]) -> None:
-        """Remove the fields of this row from those that no row has had so far."""
-        self._columns.update(row)
-        self._columns.update(row["attributes"] if isinstance(row.get("attributes"), Mapping) else ())
-        seen = {("attributes", name) for name in example.attributes}
-        seen |= {("group_field", self.fields.group or "")} if example.group is not None else set()
-        seen |= {("context_field", self.fields.context or "")} if example.context is not None else set()
-        self._unseen = {wanted: None for wanted in self._unseen if wanted not in seen}
+
+VALUES = 10  # distinct values of each attribute in the test split, if available: fewer are too easy to guess
+
+
+def cut_by_group(examples: Sequence[Example], counts: Sequence[int], seed: int) -> list[ArrowExamples]:
+    """Split off parts of whole groups with about ``counts`` texts: [the rest, the first part, ...], all in order.
+
+    Groups are chosen by a hash of their name. The last part (the test) is chosen first, preferring groups with new
+    attribute values until it has ``VALUES`` of each attribute, even if it then exceeds its count. Texts without a group
+    stay in the rest, and so does at least one group.
+    """
+    stored = to_arrow(examples)
+    sizes: Counter[str] = Counter()
+    attributes: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))  # values of each group
+    for example in stored:
+        if example.group is not None:
+            sizes[example.group] += 1
+            for attribute, value in example.attributes.items():
+                attributes[example.group][attribute].add(value)
+    salt = seed.to_bytes(8, "little")
+    left = sorted(sizes, key=lambda name: hashlib.blake2b(name.encode(), digest_size=8, salt=salt).digest())
+    part_of: dict[str | None, int] = {}
+    for part in range(len(counts), 0, -1):
+        values = VALUES if part == len(counts) else 0
+        chosen = _choose({name: sizes[name] for name in left}, attributes, counts[part - 1], values)
+        part_of |= dict.fromkeys(chosen, part)
+        left = [name for name in left if name not in part_of]
+    parts = np.fromiter((part_of.get(group, 0) for group in stored.column("group")), np.int8, len(stored))
+    held_out = ", ".join(str(list(part_of.values()).count(part + 1)) for part in range(len(counts)))
+    rank_zero_info(f"{len(sizes)} groups: {len(left)} for training, {held_out} held out")
+    return parted(stored, parts, len(counts) + 1)
+
+
+def _choose(
+    sizes: Mapping[str, int], attributes: Mapping[str, Mapping[str, set[str]]], count: int, values: int
+) -> list[str]:
+    """Names of groups with about ``count`` texts, and with ``values`` values of each attribute."""
+    if count == 0:
+        return []
+    smallest_first = sorted(sizes, key=sizes.__getitem__)  # of equals, the first by hash
+    chosen: list[str] = []
+    seen: dict[str, set[str]] = defaultdict(set)
+    texts = 0
+    for names, most, only_new in (
+        (sizes, count, True), (sizes, count, False), (smallest_first, sum(sizes.values()), True)
+    ):  # fmt: skip
+        for name in names:
+            new = any(len(seen[one]) < values and own - seen[one] for one, own in attributes[name].items())
+            room = texts + sizes[name] <= most and len(chosen) + 1 < len(sizes)
+            if name not in chosen and room and (new or not only_new):
+                chosen.append(name)
+                texts += sizes[name]
+                for attribute, own in attributes[name].items():
+                    seen[attribute] |= own
+    return chosen or smallest_first[: len(sizes) - 1][:1]  # if each group alone is larger, the smallest
+
+
+def check_disjoint(splits: Mapping[Split, Sequence[Example]], group_field: str) -> None:
+    """Check that the splits given in a file share no group; an InputError names one that they share."""
+    where: dict[str, Split] = {}
+    for split, examples in splits.items():
+        for group in sorted({e for e in to_arrow(examples).column("group") if e is not None}):
+            if group in where:
+                raise InputError(
+                    f"datamodule.group_field={group_field}: {group!r} stands in {where[group]} and in {split}; leave "
+                    "out datamodule.split_field to have the texts split anew, no group in two splits"
+                )
+            where[group] = split
 
 
 def joined(*called: Callable[..., Any]) -> inspect.Signature:

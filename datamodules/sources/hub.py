@@ -5,20 +5,18 @@ A conversation of PersonaChat, and the texts that the path ``utterances.-1.histo
     {"personality": [...], "utterances": [{"history": ["Hi."], ...}, {"history": ["Hi.", "Hello!"], ...}]}
     "Hi.", "Hello!"
 
-The files of a set are fetched as they are, so a set that was fetched once works offline, and the folder's name tells
-the commit that a revision stood for. Parquet is streamed by ``datasets``, which runs no code of a data set; JSON, which
-is one object or list, and lines of text are read here, since ``datasets`` takes neither lists of mixed types nor gives
-the line of a mistake.
+The files of a set are downloaded as they are, so a set that was downloaded once works offline, and the folder's name is
+the commit that a revision stood for. They are read here, since ``datasets`` neither takes lists of mixed types nor say
+where a mistake is; no code of a data set is run.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -28,14 +26,12 @@ from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from unembed.core.errors import InputError, did_you_mean
-from unembed.core.examples import Example, Span, Split
+from unembed.core.examples import Example, Split
 from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
-from unembed.datamodules.sources.base import SPLITS, completed, entity_spans, split_sentences
-from unembed.datamodules.sources.file_rows import plain_rows, rows
+from unembed.datamodules.sources.base import SPLITS, completed, entity_spans, plain_rows, rows, split_sentences
 
 TABLES = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz")
 ONE_OBJECT = (".json", ".json.gz")
-ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -86,33 +82,20 @@ class HubSet:
             raise ValueError("spans are those of one text a row: give one path in texts, no fill and no sentences")
 
     def download(self) -> str | None:
-        """Download missing files; returns ``resolved_revision``.
-
-        Raises:
-            InputError: The files are neither on this machine nor can be downloaded.
-        """
-        return self.resolved_revision
-
-    @property
-    def resolved_revision(self) -> str | None:
-        """The commit of ``revision``; None for a local folder or a web address."""
+        """Download missing files; returns the commit of ``revision``, None for a local folder or a web address."""
         folder = self.folder
         return None if self._is_local or self._is_address else folder.name
 
     def load(self) -> Mapping[Split, Sequence[Example]]:
-        """The texts of each split, uncut, blank ones left out.
-
-        Raises:
-            InputError: The set cannot be fetched, or does not have the files or fields that are declared.
-        """
+        """The texts of each split, uncut, blank ones left out."""
         cut = {split: self.sizes[split] for split in SPLITS if split in self.sizes and split not in self.files}
-        found: dict[Split, ArrowExamples] = {}
+        splits: dict[Split, ArrowExamples] = {}
         for split in self.files:
             most = self.sizes[split] + (sum(cut.values()) if split == "train" else 0) if split in self.sizes else None
-            found[split] = to_arrow(islice(self._examples(split), most))
-            if not found[split]:
+            splits[split] = to_arrow(islice(self._examples(split), most))
+            if not splits[split]:
                 raise InputError(f"{self._name}: the {split} files {list(self.files[split])} hold no text")
-        return completed(found, cut, self.split_seed)
+        return completed(splits, cut, self.split_seed)
 
     def data_files(self) -> list[Path]:
         """The files of all splits, fetched where they are not here."""
@@ -125,7 +108,7 @@ class HubSet:
                 where = f"{file}:{number}"
                 labels = {name: value for name, path in self.attributes.items() if (value := _single(row, path, where))}
                 fill = {placeholder: _single(row, path, where) for placeholder, path in self.fill.items()}
-                said: list[str] = []
+                turns: list[str] = []
                 for path in self.texts:
                     for text in found_at(row, path, where):
                         if not isinstance(text, str):
@@ -135,26 +118,21 @@ class HubSet:
                         if not text.strip():
                             blank += 1
                             continue
-                        context = "\n".join(said) if self.conversation and said else None
-                        spans = self._spans(row, text, where)
+                        context = "\n".join(turns) if self.conversation and turns else None
+                        entities = None if self.spans is None else next(found_at(row, self.spans, where), None)
+                        spans = entity_spans(entities, text, where)
                         for part in [text] if self.sentences is None else split_sentences(text, *self.sentences):
                             yield Example(0, part, spans, self.language, labels, context=context)
-                        said.append(text)
+                        turns.append(text)
         if blank:
             rank_zero_warn(f"{self._name}, {split}: {blank} blank texts skipped")
-
-    def _spans(self, row: Any, text: str, where: str) -> tuple[Span, ...]:
-        if self.spans is None:
-            return ()
-        return entity_spans(next(found_at(row, self.spans, where), None), text, where)
 
     def _rows(self, file: Path, split: Split) -> Iterator[tuple[int, Any]]:
         if self.plain:
             return plain_rows(file, "text")
-        if file.suffix == ".parquet":
-            return self._table_rows(file)
         if not self.one_object and not file.name.endswith(ONE_OBJECT):
-            return rows(file, "text")
+            paths = (*self.texts, *self.attributes.values(), *self.fill.values(), *filter(None, [self.spans]))
+            return rows(file, "text", {path.partition(".")[0].partition("!=")[0] for path in paths})
         try:
             whole = file.read_bytes()
             content = json.loads(gzip.decompress(whole) if file.suffix == ".gz" else whole)
@@ -163,35 +141,14 @@ class HubSet:
         where = f"{self.rows[split]}.*" if split in self.rows else "*"
         return enumerate(found_at(content, where, str(file)), start=1)
 
-    def _table_rows(self, file: Path) -> Iterator[tuple[int, Any]]:
-        """Rows of a parquet file: of the columns that are asked for, where it has them all."""
-        import pyarrow
-        from datasets import load_dataset
-
-        paths = (*self.texts, *self.attributes.values(), *self.fill.values(), *([self.spans] if self.spans else []))
-        wanted = {path.partition(".")[0].partition("!=")[0] for path in paths}
-        number = 0
-        try:
-            stream = load_dataset(
-                "parquet", data_files=str(file), split="train", streaming=True, batch_size=ROWS_AT_ONCE
-            ).with_format("arrow")
-            if wanted <= set(stream.column_names):
-                stream = stream.select_columns(sorted(wanted))
-            for table in stream.iter(ROWS_AT_ONCE):
-                for row in table.to_pylist():
-                    number += 1
-                    yield number, row
-        except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-            raise InputError(f"{file}: damaged or not parquet, after row {number} ({error})") from error
-
     def _split_files(self, split: Split) -> Sequence[Path]:
         """Files of a split, in the order of their names."""
-        found = sorted({file for name in self.files[split] for file in self.folder.glob(name)})
-        if not found:
+        files = sorted({file for name in self.files[split] for file in self.folder.glob(name)})
+        if not files:
             present = [str(file.relative_to(self.folder)) for kind in TABLES for file in self.folder.rglob(kind)]
             wanted = self.files[split][0]
             raise InputError(f"{self._name}: there is no {split} file {wanted}; {did_you_mean(wanted, present[:50])}")
-        return found
+        return files
 
     @property
     def _name(self) -> str:
@@ -235,18 +192,13 @@ class HubSet:
         for name in (base.removeprefix("https://"), *names):  # a run's configuration may be untrusted
             if Path(name).is_absolute() or ".." in Path(name).parts:
                 raise InputError(f"{self._name}: {name} leads out of the folder that the files are kept in")
-        for name in names:
-            file = folder / name
-            if not file.exists():
-                file.parent.mkdir(parents=True, exist_ok=True)
-                part = file.with_name(f"{os.getpid()}.part")
-                try:
-                    torch.hub.download_url_to_file(f"{base}/{name}", str(part))
-                    part.replace(file)
-                except (OSError, ValueError) as error:
-                    raise InputError(self._not_found(error)) from error
-                finally:
-                    part.unlink(missing_ok=True)
+        try:
+            for name in names:
+                if not (file := folder / name).exists():
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    torch.hub.download_url_to_file(f"{base}/{name}", str(file))
+        except (OSError, ValueError) as error:
+            raise InputError(self._not_found(error)) from error
         return folder
 
     def _not_found(self, error: Exception) -> str:
@@ -264,11 +216,7 @@ def _single(row: Any, path: str, where: str) -> str:
 
 
 def found_at(value: Any, path: str, where: str) -> Iterator[Any]:
-    """What a path leads to (see HubSet.texts), in order; nothing where a list on the way is empty.
-
-    Raises:
-        InputError: The value has no such key or position; names ``where`` and the nearest key.
-    """
+    """What a path leads to (see HubSet.texts), in order; nothing where a list on the way is empty."""
     if not path:
         yield value
         return
@@ -291,52 +239,28 @@ def found_at(value: Any, path: str, where: str) -> Iterator[Any]:
         raise InputError(f"{where}: {step!r} leads nowhere in {type(value).__name__} {value!r:.40}")
 
 
-PLACE = "{language}"
+@dataclass(frozen=True)
+class LanguageSets(HubSet):
+    """The texts of a data set in several languages: ``path``, and the names and paths in ``files`` and ``texts``, may
+    hold ``{language}``.
 
-
-class LanguageSets:
-    """The texts of a data set in several languages; see HubSet for the arguments that both have.
-
-    Args:
-        languages: ISO 639-1 codes of the languages that are used.
-        path: Owner and name on the hub, a local folder, or a web address; may hold ``{language}``.
-        files: Names of each split's files; may hold ``{language}``.
-        texts: Where the texts of a row are; may hold ``{language}``.
-        sizes: Use at most the first so many texts of each split, in each language.
-        licence: What the set's owner says.
-        revision: Branch, tag or commit.
-        plain: Whether the files hold a text a line, whatever they are called.
-        split_seed: Chooses which training texts are cut off where a split has no files.
+    Attributes:
+        languages: ISO 639-1 codes of the languages that are used; ``sizes`` are those in each of them.
     """
 
-    def __init__(
-        self,
-        languages: Annotated[Sequence[str], Field(min_length=1)],
-        path: str,
-        files: Mapping[Split, Sequence[str]],
-        texts: Sequence[str],
-        sizes: Mapping[Split, PositiveInt],
-        licence: str,
-        revision: str = "main",
-        plain: bool = False,
-        split_seed: NonNegativeInt = 0,
-    ) -> None:
-        self.languages, self.path, self.files, self.texts, self.sizes = tuple(languages), path, files, texts, sizes
-        self.licence, self.revision, self.plain, self.split_seed = licence, revision, plain, split_seed
-        self._sets = {language: self._set(language) for language in self.languages}
+    languages: Annotated[Sequence[str], Field(min_length=1)] = field(kw_only=True)
+
+    @cached_property
+    def _sets(self) -> list[HubSet]:
+        return [self._set(language) for language in self.languages]
 
     def _set(self, language: str) -> HubSet:
-        return HubSet(
-            path=self.path.replace(PLACE, language),
-            files={split: [name.replace(PLACE, language) for name in names] for split, names in self.files.items()},
-            texts=[path.replace(PLACE, language) for path in self.texts],
-            sizes=self.sizes,
-            licence=self.licence,
-            revision=self.revision,
-            language=language,
-            split_seed=self.split_seed,
-            plain=self.plain,
-        )
+        def filled(names: Sequence[str]) -> list[str]:
+            return [name.replace("{language}", language) for name in names]
+
+        own = {one.name: getattr(self, one.name) for one in fields(HubSet)}
+        own |= {"files": {split: filled(names) for split, names in self.files.items()}, "texts": filled(self.texts)}
+        return HubSet(**own | {"path": filled([self.path])[0], "language": language})
 
     def only(self, languages: Sequence[str]) -> LanguageSets:
         for language in languages:
@@ -345,33 +269,20 @@ class LanguageSets:
                     f"datamodule.languages: {language!r} is none of datamodule.source.languages "
                     f"({', '.join(self.languages)}); {did_you_mean(language, self.languages)}"
                 )
-        return LanguageSets(
-            languages, self.path, self.files, self.texts, self.sizes, self.licence, self.revision, self.plain,
-            self.split_seed,
-        )  # fmt: skip
+        return replace(self, languages=tuple(languages))
 
     def download(self) -> str | None:
-        """Fetch the files of all languages; gives the commit that they are of, where it is known and one.
-
-        Raises:
-            InputError: They are neither here nor to be had.
-        """
-        commits = {found.download() for found in self._sets.values()}
+        """Download the files of all languages; returns their commit, if it is known and the same."""
+        commits = {one.download() for one in self._sets}
         return commits.pop() if len(commits) == 1 else None
 
     def data_files(self) -> list[Path]:
-        """The files of all languages; see HubSet."""
-        return [file for found in self._sets.values() for file in found.data_files()]
+        return [file for one in self._sets for file in one.data_files()]
 
     def load(self) -> Mapping[Split, Sequence[Example]]:
-        """The texts of each split, uncut.
-
-        Raises:
-            InputError: See HubSet.load.
-        """
-        loaded = [found.load() for found in self._sets.values()]
+        loaded = [one.load() for one in self._sets]
         return {
-            split: to_arrow(example for found in loaded for example in found.get(split, ()))
+            split: to_arrow(example for texts in loaded for example in texts.get(split, ()))
             for split in SPLITS
-            if any(split in found for found in loaded)
+            if any(split in texts for texts in loaded)
         }

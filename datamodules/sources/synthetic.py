@@ -21,7 +21,7 @@ from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span, Split
-from unembed.datamodules.sources.base import SPLITS
+from unembed.datamodules.sources.base import SPLITS, folded
 
 # The grammar could form billions of sentences, but beyond this they differ in little but a name or a number.
 MOST_SENTENCES = 100_000
@@ -39,18 +39,8 @@ UNSEEN_SHARE = 0.2
 # A shape with fewer possible sentences than this is sampled less often, so that they are not soon used up.
 ROOMY = 100_000
 
-_SLOT = re.compile(r"\{(a )?(\w+)\}")
+_SLOT = re.compile(r"\{(a )?(\w+)\}")  # group 2 is the name of a slot
 _VOWEL_SOUND = re.compile(r"(?!uk|uni|ur|us|one)[aeiou]|hour|8|11\b|18\b|(MRI|HIV|X-ray)\b", re.IGNORECASE)
-
-
-def holes_of(shape: str) -> list[re.Match[str]]:
-    """The slots of a shape in order: group 2 is the name of a slot."""
-    return list(_SLOT.finditer(shape))
-
-
-def normalised(text: str) -> str:
-    """``text`` in lower case without punctuation: two sentences that agree in this count as one."""
-    return " ".join(re.sub(r"[^\w\s]", "", text.lower()).split())
 
 
 def article(noun: str) -> str:
@@ -139,7 +129,7 @@ class Grammar:
 
     def sentence(self, rng: random.Random) -> Example:
         place = self.choose(rng)
-        slots = [hole[2] for hole in holes_of(self.shapes[place][1])]
+        slots = [slot for _, slot in _SLOT.findall(self.shapes[place][1])]
         values = self.fill(slots, rng)
         while len(set(values)) < len(values):
             values = self.fill(slots, rng)
@@ -152,23 +142,16 @@ class Grammar:
     def written(self, place: int, values: Sequence[str]) -> Example:
         """The sentence of the shape at ``place`` with these values of its slots."""
         genre, shape = self.shapes[place]
-        holes = holes_of(shape)
         text, end = "", 0
         spans = []
-        for hole, value in zip(holes, values, strict=True):
+        for hole, value in zip(_SLOT.finditer(shape), values, strict=True):
             text += shape[end : hole.start()] + (f"{article(value)} " if hole[1] else "")
             if hole[2] in self.labels:
                 spans.append(Span(len(text), len(text) + len(value), self.labels[hole[2]]))
             text += value
             end = hole.end()
         text += shape[end:]
-        return Example(
-            index=0,
-            text=text[0].upper() + text[1:],
-            spans=tuple(spans),
-            language="en",
-            attributes={"genre": genre},
-        )
+        return Example(0, text[0].upper() + text[1:], tuple(spans), language="en", attributes={"genre": genre})
 
     def distinct(self, seed: int) -> Iterator[Example]:
         """Endless sentences, none twice."""
@@ -176,7 +159,7 @@ class Grammar:
         seen: set[str] = set()
         while True:
             example = self.sentence(rng)
-            key = normalised(example.text)
+            key = folded(example.text)
             if key not in seen:
                 seen.add(key)
                 yield example
@@ -219,11 +202,8 @@ def training_size(key: str, total: int, most: int, valid: int, test: int) -> int
 class SyntheticCorpus:
     """The built-in corpus, generated in about a second and never stored.
 
-    Args:
-        sentences: Distinct sentences in all three splits together.
-        valid: Sentences for validation. They may hold entity values that training lacks, as those of the test do.
-        test: Sentences for the test.
-        seed: Chooses the sentences; the grammar is the same for all seeds.
+    ``sentences`` counts those of all splits together. Sentences for validation may hold entity values that training
+    lacks, as those of the test do.
     """
 
     def __init__(
@@ -237,17 +217,13 @@ class SyntheticCorpus:
         self.sizes: dict[Split, int] = {"train": train, "valid": valid, "test": test}
         self.seed = seed
 
-    @cached_property
-    def _grammar(self) -> Grammar:
-        return Grammar()
-
     def load(self) -> dict[Split, list[Example]]:
         """The splits "train", "valid" and "test": no sentence in common, indices counted from 0 in each.
 
         A fifth of the distinct entity values of the test split occur nowhere in the training split.
         """
         train, valid, test = (self.sizes[split] for split in SPLITS)
-        stream = self._grammar.distinct(self.seed)
+        stream = Grammar().distinct(self.seed)
         pool = list(itertools.islice(stream, train + valid + test))
         held_out = rarest_values(pool[:test], pool)
         candidates = itertools.chain(pool[test + valid :], stream)
@@ -303,10 +279,9 @@ class _Composer:
         self.least, self.most = least, most
         self.seen: set[str] = set()
 
-    def passages(self, banned: Values = frozenset()) -> Iterator[Example]:
-        """Endless passages without the ``banned`` entities."""
-        while True:
-            yield self._passage(banned)
+    def passages(self, count: int, banned: Values = frozenset()) -> list[Example]:
+        """Passages without the ``banned`` entities."""
+        return [self._passage(banned) for _ in range(count)]
 
     def _passage(self, banned: Values) -> Example:
         case = self._case(banned)
@@ -318,7 +293,7 @@ class _Composer:
             sentence = None if place in chosen else self._sentence(place, case)
             if sentence is None or not banned.isdisjoint(entity_values(sentence)):
                 continue
-            if (key := normalised(sentence.text)) not in self.seen:
+            if (key := folded(sentence.text)) not in self.seen:
                 self.seen.add(key)
                 chosen[place] = sentence
                 words += len(sentence.text.split())
@@ -345,10 +320,9 @@ class _Composer:
         genre, shape = self.grammar.shapes[place]
         if genre != case.genre or (genre == "clinical" and _UNSUITED[case.address].search(shape)):
             return None
-        holes = holes_of(shape)
-        values = self.grammar.fill([hole[2] for hole in holes], self.rng, case.rows)
+        values = self.grammar.fill([slot for _, slot in _SLOT.findall(shape)], self.rng, case.rows)
         used: set[str] = set()
-        for number, hole in enumerate(holes):
+        for number, hole in enumerate(_SLOT.finditer(shape)):
             slot = hole[2]
             if slot in case.values and slot not in used and not shape[: hole.start()].endswith(_SOMEBODY_ELSE):
                 values[number] = case.values[slot]
@@ -358,7 +332,7 @@ class _Composer:
 
 def _joined(sentences: list[Example]) -> Example:
     """The sentences as one text with all their spans."""
-    text, spans = "", []
+    text, spans = "", list[Span]()
     for one in sentences:
         text += " " if text else ""
         spans += [Span(span.start + len(text), span.end + len(text), span.label) for span in one.spans]
@@ -371,11 +345,8 @@ class SyntheticPassages:
 
     Args:
         passages: Passages in all three splits together.
-        valid: Passages for validation.
-        test: Passages for the test.
         least: Words of a passage, at least.
         most: Words of a passage, at most.
-        seed: Chooses the passages; the grammar is the same for all seeds.
     """
 
     def __init__(
@@ -402,6 +373,6 @@ class SyntheticPassages:
         A fifth of the distinct entity values of the test split occur nowhere in the training split.
         """
         composer = _Composer(self.least, self.most, self.seed)
-        test, valid = (list(itertools.islice(composer.passages(), self.sizes[split])) for split in ("test", "valid"))
+        test, valid = (composer.passages(self.sizes[split]) for split in ("test", "valid"))
         held_out = rarest_values(test, [*test, *valid])
-        return _numbered(itertools.islice(composer.passages(held_out), self.sizes["train"]), valid, test)
+        return _numbered(composer.passages(self.sizes["train"], held_out), valid, test)

@@ -21,27 +21,24 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span, Split
-from unembed.datamodules.reading import InLanguages
-from unembed.datamodules.sources.base import END, SPLITS, Downloaded, Source
-from unembed.datamodules.sources.file_rows import files_of
+from unembed.datamodules.inversion import files_of
+from unembed.datamodules.sources.base import END, SPLITS, Downloaded, InLanguages, Source
 from unembed.datamodules.truncation import CHUNK, load_tokenizer
 
 TOKENIZER_KEY = "datamodule.source.tokenizer"
+
+
+def _lengths(least: int, most: int) -> range:
+    if least > most:
+        raise ValueError(f"min_length={least} is greater than max_length={most}")
+    return range(least, most + 1)
 
 
 class RandomTokens:
     """Ids sampled uniformly from the tokenizer's, for each length and split so many different inputs (section 5.1).
 
     No input stands in two splits. Where there are too few different ones of a length, the test gets them first.
-
-    Args:
-        tokenizer: A tokenizer.json, a directory that holds one, or the name of a model on the hub.
-        min_length: Tokens of the shortest inputs.
-        max_length: Tokens of the longest.
-        test_per_length: Test inputs of each length.
-        valid_per_length: The same for validation; 0: none.
-        train_per_length: The same for training; 0: none, which attacks that only search do not need.
-        seed: Decides what is sampled.
+    ``tokenizer`` is a tokenizer.json, a directory that holds one, or the name of a model on the hub.
     """
 
     def __init__(
@@ -54,10 +51,7 @@ class RandomTokens:
         train_per_length: NonNegativeInt = 0,
         seed: NonNegativeInt = 0,
     ) -> None:
-        if min_length > max_length:
-            raise ValueError(f"min_length={min_length} is greater than max_length={max_length}")
-        self.tokenizer = tokenizer
-        self.lengths = range(min_length, max_length + 1)
+        self.tokenizer, self.lengths = tokenizer, _lengths(min_length, max_length)
         self.counts: Mapping[Split, int] = {
             "test": test_per_length, "valid": valid_per_length, "train": train_per_length,
         }  # fmt: skip
@@ -67,15 +61,15 @@ class RandomTokens:
         """Examples of each split, shortest first."""
         tokenizer = load_tokenizer(self.tokenizer, TOKENIZER_KEY)
         vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
-        found: dict[Split, list[Example]] = {split: [] for split in SPLITS}
+        splits: dict[Split, list[Example]] = {split: [] for split in SPLITS}
         for length in self.lengths:
             sampled = self._sample(vocabulary, length)
             for split, count in self.counts.items():
                 ids = [next(sampled, None) for _ in range(count)]
                 known = [row for row in ids if row is not None]
                 texts = tokenizer.decode_batch(known, skip_special_tokens=False)
-                found[split] += [Example(0, text, tokens=row) for text, row in zip(texts, known, strict=True)]
-        return found
+                splits[split] += [Example(0, text, tokens=row) for text, row in zip(texts, known, strict=True)]
+        return splits
 
     def _sample(self, vocabulary: int, length: int) -> Iterator[tuple[int, ...]]:
         """Different inputs of a length, as many as asked for or as there are."""
@@ -103,11 +97,7 @@ class CutTexts:
     Args:
         source: Gives the texts.
         tokenizer: As in RandomTokens.
-        min_length: Tokens of the shortest inputs.
-        max_length: Tokens of the longest.
-        test_per_length: Test inputs of each length, at most; null: as many as there are texts.
-        valid_per_length: The same for validation.
-        train_per_length: The same for training.
+        test_per_length: Test inputs of each length, at most; null: as many as there are texts; so for other splits.
         sentence_within: Characters of a text, of whose sentences one is sampled and cut; null: the text itself.
         whole: Whether an input is a whole text: of each length those texts that have exactly so many tokens.
         seed: Decides which sentence of a text is taken.
@@ -126,42 +116,31 @@ class CutTexts:
         whole: bool = False,
         seed: NonNegativeInt = 0,
     ) -> None:
-        if min_length > max_length:
-            raise ValueError(f"min_length={min_length} is greater than max_length={max_length}")
         self.sentence_within, self.whole, self.seed = sentence_within, whole, seed
-        self.source = source
-        self.tokenizer = tokenizer
-        self.lengths = range(min_length, max_length + 1)
+        self.source, self.tokenizer, self.lengths = source, tokenizer, _lengths(min_length, max_length)
         self.counts: Mapping[Split, int | None] = {
             "test": test_per_length, "valid": valid_per_length, "train": train_per_length,
         }  # fmt: skip
 
     def only(self, languages: Sequence[str]) -> Source:
-        """The same of fewer languages, where the source can be asked for some alone."""
         if isinstance(self.source, InLanguages):
             self.source = self.source.only(languages)
         return self
 
     def download(self) -> str | None:
-        """What the source has to fetch."""
         return self.source.download() if isinstance(self.source, Downloaded) else None
 
     def data_files(self) -> list[Path]:
-        """The files that the source reads."""
         return files_of(self.source)
 
     def load(self) -> Mapping[Split, Sequence[Example]]:
-        """Examples of each split, shortest first.
-
-        Raises:
-            InputError: No test text has ``min_length`` tokens.
-        """
-        found = {split: self._cut(examples, self.counts[split]) for split, examples in self.source.load().items()}
-        if not found.get("test"):
+        """Examples of each split, shortest first."""
+        splits = {split: self._cut(examples, self.counts[split]) for split, examples in self.source.load().items()}
+        if not splits.get("test"):
             raise InputError(
                 f"datamodule.source.min_length={self.lengths[0]}: no test text has so many tokens of {self.tokenizer}"
             )
-        return found
+        return splits
 
     @cached_property
     def _tokens(self) -> Any:
@@ -188,10 +167,9 @@ class CutTexts:
         if self.sentence_within is None:
             return example
         begin = example.text[: self.sentence_within]
-        starts = [0, *(match.end() for match in END.finditer(begin))]
-        ends = [*(match.start() for match in END.finditer(begin)), len(begin)]
-        chosen = int(np.random.default_rng([self.seed, example.index]).integers(len(starts)))
-        start, end = starts[chosen], ends[chosen]
+        bounds = [0, *(place for match in END.finditer(begin) for place in match.span()), len(begin)]
+        chosen = 2 * int(np.random.default_rng([self.seed, example.index]).integers(len(bounds) // 2))
+        start, end = bounds[chosen : chosen + 2]
         spans = (span for span in example.spans if start <= span.start and span.end <= end)
         moved = tuple(Span(span.start - start, span.end - start, span.label) for span in spans)
         return replace(example, text=begin[start:end], original=None, spans=moved)

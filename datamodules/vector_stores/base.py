@@ -102,11 +102,7 @@ def address_error(vectors: str) -> str | None:
 
 
 def client_library(module: str, extra: str, vectors: str) -> Any:
-    """Import the client library of the store that ``vectors`` names.
-
-    Raises:
-        InputError: It is not installed.
-    """
+    """Import the client library of the store that ``vectors`` names."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -144,11 +140,7 @@ def address_of(path: Path) -> str | None:
 
 
 def store_folder(kind: str, place: str) -> Path:
-    """The folder of a store.
-
-    Raises:
-        InputError: There is none, or it holds no store of this kind; says what to give instead.
-    """
+    """The folder of a store."""
     folder = Path(place).expanduser()
     if folder.is_dir() and any(folder.glob(MARKS[kind])):
         return folder
@@ -160,11 +152,7 @@ def store_folder(kind: str, place: str) -> Path:
 
 
 def checked_size(folder: Path, name: str) -> int:
-    """Bytes of all files in a folder.
-
-    Raises:
-        InputError: A link is among them.
-    """
+    """Bytes of all files in a folder."""
     size = 0
     for path in folder.rglob("*"):
         if path.is_symlink():  # a library would follow it, and some write
@@ -175,11 +163,7 @@ def checked_size(folder: Path, name: str) -> int:
 
 @contextmanager
 def locked(path: Path, name: str) -> Iterator[None]:
-    """Within it, no program that locks this file has the folder open, and none can open it.
-
-    Raises:
-        InputError: A program has it open.
-    """
+    """Within it, no program that locks this file has the folder open, and none can open it."""
     with ExitStack() as stack:
         if path.is_file():
             file = stack.enter_context(path.open("rb"))
@@ -200,9 +184,6 @@ def chosen_collection(name: str, collection: str | None, names: Iterable[str]) -
         name: Of the store, as messages begin.
         collection: What ``collection=`` gives.
         names: Collections of the store.
-
-    Raises:
-        InputError: There is none of that name, or no choice was made between several.
     """
     present = sorted(names)
     if collection is None and len(present) != 1:
@@ -216,11 +197,7 @@ def chosen_collection(name: str, collection: str | None, names: Iterable[str]) -
 def chosen_vector(
     name: str, collection: str | None, names: Iterable[str], vectors_of: Callable[[str], Sequence[str] | None]
 ) -> tuple[str, str | None]:
-    """The collection, and the name of one of its vectors; None where the only one has no name.
-
-    Raises:
-        InputError: As ``chosen_collection``; of the vectors, too.
-    """
+    """The collection, and the name of one of its vectors; None where the only one has no name."""
     wanted, _, vector = (None, "", "") if collection is None else collection.partition("/")
     chosen = chosen_collection(name, wanted, names)
     kinds = vectors_of(chosen)

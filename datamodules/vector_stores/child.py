@@ -97,23 +97,19 @@ class Child:
         limits: Limits,
     ) -> None:
         self.name, self.limits = name, limits
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 -- open as long as the process
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- open as long as the process
         environment = {key: os.environ[key] for key in _KEPT if key in os.environ} | _SMALL
         # -P: nothing is imported from the current directory, which may be untrusted
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _CODE, str(_ROOT)], env=environment, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self._said,
+            stdout=subprocess.PIPE, stderr=self._stderr,
         )  # fmt: skip
-        self.close = weakref.finalize(self, _end, self._process, self._said)
+        self.close = weakref.finalize(self, _end, self._process, self._stderr)
         function = opener.__module__, opener.__name__
         self.opened: Any = self._exchange([function, list(arguments), list(imports), astuple(limits)])[0]
 
     def ask(self, request: Sequence[int]) -> NDArray[np.float32]:
-        """What the child answers to ``request``, (len(request), d).
-
-        Raises:
-            InputError: As of the constructor; or another number of rows.
-        """
+        """What the child answers to ``request``, (len(request), d)."""
         shape, numbers = self._exchange([int(one) for one in request])
         try:
             return np.frombuffer(numbers, np.float32).reshape(len(request), -1)
@@ -122,10 +118,10 @@ class Child:
 
     def ask_texts(self, request: Sequence[int], field: str | None) -> Sequence[Mapping[str, str]]:
         """The texts of the rows of ``request`` by name; only ``field``, where one is given."""
-        found = self._exchange({"rows": [int(one) for one in request], "field": field})[0]
-        if not isinstance(found, list) or len(found) != len(request):
+        texts = self._exchange({"rows": [int(one) for one in request], "field": field})[0]
+        if not isinstance(texts, list) or len(texts) != len(request):
             raise InputError(f"{self.name}: gives no texts for {len(request)} rows")
-        return found
+        return texts
 
     def _exchange(self, request: Any) -> tuple[Any, bytes]:
         """Send a request and wait for its answer: a JSON value and numbers."""
@@ -151,8 +147,8 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()  # it says what it should not
             code = self._process.wait()
-        self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").strip().splitlines()
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
         self.close()
         if code in (-signal.SIGPROF, -signal.SIGALRM):
             reason = f"takes more than {self.limits.seconds:.0f} seconds of the processor, too long for its size"
@@ -196,13 +192,13 @@ def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
     return process.stdin, process.stdout
 
 
-def _end(process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], messages: IO[bytes]) -> None:
     process.kill()
     for stream in _pipes(process):
         with contextlib.suppress(BrokenPipeError):  # a request that it did not read
             stream.close()
     process.wait()
-    said.close()
+    messages.close()
 
 
 # -- the child ---------------------------------------------------------------------------------------------------------
@@ -229,8 +225,8 @@ def serve() -> None:
             if isinstance(request, dict):
                 _send(answers, {"value": list(texts[0](request["rows"], request["field"]))})
             else:
-                found = np.ascontiguousarray(answer(request), np.float32)
-                _send(answers, {"value": list(found.shape)}, found.tobytes())
+                vectors = np.ascontiguousarray(answer(request), np.float32)
+                _send(answers, {"value": list(vectors.shape)}, vectors.tobytes())
             _set_timers(0)
     except InputError as error:
         _send(answers, {"error": str(error)})

@@ -55,12 +55,7 @@ class ChromaStore(KeyedStore):
 
 
 def open_chroma(place: str, collection: str | None) -> ChromaStore | TextChildStore:
-    """Open a collection of a persistent folder or of a server.
-
-    Raises:
-        InputError: chromadb is not installed; no such folder, server or collection, a choice of several, or a folder
-            with links in it.
-    """
+    """Open a collection of a persistent folder or of a server."""
     client_library("chromadb", "chroma", f"chroma:{place}")
     if "://" in place:
         return _opened(place, collection)

@@ -32,12 +32,7 @@ _ERRORS = RuntimeError, OSError, ValueError
 
 
 def open_lancedb(place: str, collection: str | None) -> TextChildStore:
-    """Open a table of a folder.
-
-    Raises:
-        InputError: lancedb is not installed; no such folder, table or column of vectors, or a choice of several; a
-            table whose files lie elsewhere.
-    """
+    """Open a table of a folder."""
     name = f"lancedb:{place}"
     client_library("lancedb", "lancedb", name)  # for the child
     folder = store_folder("lancedb", place)  # the library would make an empty store where there is none
@@ -78,11 +73,7 @@ class LanceTable(KeyedStore):
 
 
 def read_table(folder: str, collection: str | None, name: str) -> tuple[dict[str, Any], Answer, Texts]:
-    """The opener of the child: name and ids of a table, and what gives its vectors and texts.
-
-    Raises:
-        InputError: No such table or column, or a choice of several; LanceDB cannot read it; its files lie elsewhere.
-    """
+    """The opener of the child: name and ids of a table, and what gives its vectors and texts."""
     import lancedb
 
     for manifest in Path(folder).glob("*.lance/**/_versions/*.manifest"):

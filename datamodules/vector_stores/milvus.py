@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unembed.core import limits
+from unembed.core.atomic_files import read_json
 from unembed.core.errors import InputError
 from unembed.datamodules.vector_stores.base import (
     KeyedStore,
@@ -51,11 +51,7 @@ _DYNAMIC = "$meta"  # a column of JSON with the fields that the schema does not 
 
 
 def open_milvus(place: str, collection: str | None) -> MilvusStore | TextChildStore:
-    """Open a collection of a folder of Milvus Lite, or of a server.
-
-    Raises:
-        InputError: pymilvus is not installed; no such folder, server or collection, or a choice of several.
-    """
+    """Open a collection of a folder of Milvus Lite, or of a server."""
     return _open_server(place, collection) if "://" in place else _open_folder(place, collection)
 
 
@@ -158,24 +154,15 @@ def _vectors_of(path: Path, name: str) -> list[str]:
 
 
 def _json(path: Path, name: str) -> dict[str, Any]:
-    try:
-        content = json.loads(limits.text(path, limits.LARGEST_JSON))
-    except (ValueError, RecursionError, OSError) as error:
-        raise InputError(f"vectors={name}: {path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"vectors={name}: {path} is not what Milvus Lite writes")
-    return content
+    with reading(name, InputError, OSError):
+        return read_json(path)
 
 
 # -- in the child ------------------------------------------------------------------------------------------------------
 
 
 def read_collection(folder: str, collection: str, vector: str, name: str) -> tuple[dict[str, Any], Answer, Texts]:
-    """The opener of the child: the keys of a collection, and what gives vectors and texts.
-
-    Raises:
-        InputError: Another program has the folder open; a file is missing, or is not what Milvus Lite writes.
-    """
+    """The opener of the child: the keys of a collection, and what gives vectors and texts."""
     import pyarrow
 
     place = Path(folder) / "collections" / collection

@@ -82,11 +82,7 @@ class PgvectorStore(KeyedStore):
 
 
 def open_pgvector(place: str, collection: str | None) -> PgvectorStore:
-    """Open a column of a database; ``place`` is its address without ``postgresql:``, and holds no password.
-
-    Raises:
-        InputError: psycopg is not installed; no connection, no such column, or a choice of several.
-    """
+    """Open a column of a database; ``place`` is its address without ``postgresql:``, and holds no password."""
     address = f"postgresql:{place}"
     shown = address.partition("?")[0]
     psycopg = client_library("psycopg", "pgvector", shown)
@@ -124,8 +120,8 @@ def _vector(name: str, text: str) -> NDArray[np.float32]:
             f"vectors={name}: sparse vectors of dimension {dimension}; up to {_LARGEST_SPARSE} are read, those of an "
             "embedder of texts"
         )
-    found = np.zeros(int(dimension), np.float32)
+    vector = np.zeros(int(dimension), np.float32)
     for entry in filter(None, entries.strip("{}").split(",")):
         number, _, value = entry.partition(":")
-        found[int(number) - 1] = float(value)
-    return found
+        vector[int(number) - 1] = float(value)
+    return vector

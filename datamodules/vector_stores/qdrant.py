@@ -86,11 +86,7 @@ class QdrantStore(KeyedStore):
 
 
 def open_qdrant(place: str, collection: str | None) -> QdrantStore | TextChildStore:
-    """Open a collection of a local folder or of a server.
-
-    Raises:
-        InputError: qdrant-client is not installed; no such folder, server or collection, or a choice of several.
-    """
+    """Open a collection of a local folder or of a server."""
     return _open_server(place, collection) if "://" in place else _open_folder(place, collection)
 
 
@@ -152,17 +148,7 @@ def _vectors_of(config: Mapping[str, Any]) -> list[str] | None:
 
 
 def read_points(path: str, lock: str, name: str, vector: str | None) -> tuple[dict[str, Any], Answer, Texts]:
-    """The opener of the child: the points' ids, and what gives their vectors and texts.
-
-    Args:
-        path: storage.sqlite.
-        lock: The file that a client which has the folder open has locked.
-        name: For messages.
-        vector: Which of several vectors; None for the only one.
-
-    Raises:
-        InputError: The folder is in use; no such table; a row that is no point, or whose vector is no list of numbers.
-    """
+    """The opener of the child: the points' ids, and what gives their vectors and texts."""
     points: dict[int | str, tuple[NDArray[np.float32] | None, dict[str, str]]] = {}
     with locked(Path(lock), name):
         for number, content in _contents(path, name):
@@ -206,11 +192,7 @@ def _authorized(action: int, table: str | None, *_: object) -> int:
 def point_of(
     content: bytes, where: str, vector: str | None
 ) -> tuple[int | str, NDArray[np.float32] | None, dict[str, str]]:
-    """Id, vector and texts of a pickled point; the vector is None where it lacks that one of several.
-
-    Raises:
-        InputError: It is no point of Qdrant's.
-    """
+    """Id, vector and texts of a pickled point; the vector is None where it lacks that one of several."""
     try:
         point = pickled_data(content)
         if not isinstance(point, Stored) or point.name != f"{_MODELS}.PointStruct":

@@ -12,7 +12,7 @@ address; files are read in child processes (child.py), but for those of vector_f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -23,15 +23,13 @@ from numpy.typing import NDArray
 from unembed.core.errors import InputError, did_you_mean, listed
 from unembed.datamodules.vector_stores.base import address_of, check_address, split_address
 from unembed.datamodules.vector_stores.chroma import open_chroma
-from unembed.datamodules.vector_stores.faiss_index import open_faiss
 from unembed.datamodules.vector_stores.lancedb_folder import open_lancedb
 from unembed.datamodules.vector_stores.milvus import open_milvus
 from unembed.datamodules.vector_stores.pgvector import open_pgvector
-from unembed.datamodules.vector_stores.pinecone_index import open_pinecone
 from unembed.datamodules.vector_stores.qdrant import open_qdrant
 from unembed.datamodules.vector_stores.search_engine import open_elasticsearch, open_opensearch
-from unembed.datamodules.vector_stores.vector_files import checked, read_vectors
-from unembed.datamodules.vector_stores.weaviate_server import open_weaviate
+from unembed.datamodules.vector_stores.servers import open_pinecone, open_weaviate
+from unembed.datamodules.vector_stores.vector_files import checked, open_faiss, read_vectors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,7 +105,7 @@ class TextArray(ArrayStore):
 
 
 def open_store(vectors: str, dimension: int, collection: str | None = None) -> VectorStore:
-    """The store that ``vectors`` names; ``collection`` chooses within it, and may be left out where there is one only.
+    """The store at ``vectors``; ``collection`` chooses within it, and may be left out if there is only one.
 
     Raises:
         InputError: No such file, folder, server or collection; an unknown kind; a client library that is not installed;
@@ -155,11 +153,12 @@ def sample_store(
     order = np.random.default_rng(seed).permutation(size).tolist()
     order.sort(key=lambda place: place not in first)  # stable: random within both parts
     positions = sorted(order[:limit])
-    parts = [
-        store.fetch(positions[start : start + FETCHED_TOGETHER]) for start in range(0, len(positions), FETCHED_TOGETHER)
-    ]
-    vectors = checked(np.concatenate(parts), store.name, dimension)
+    vectors = checked(np.concatenate([store.fetch(part) for part in _parts(positions)]), store.name, dimension)
     return Sample(store.name, size, tuple(positions), tuple(store.ids[place] for place in positions), vectors)
+
+
+def _parts(positions: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (positions[start : start + FETCHED_TOGETHER] for start in range(0, len(positions), FETCHED_TOGETHER))
 
 
 def held_by_store(texts: str | None) -> bool:
@@ -179,20 +178,19 @@ def stored_texts(store: VectorStore, positions: Sequence[int], field: str | None
         raise InputError(f"texts=store: {store.name} holds vectors alone; give a file with the texts")
     known = sorted({name for texts in store.texts(positions[:LOOKED_AT]) for name in texts})
     if field is None:
-        usual = [name for name in FIELDS if name in known] or known
         if not known:
             raise InputError(f"texts=store: {store.name} has no texts beside its vectors; give a file with the texts")
-        if len(known) > 1 and usual is known:
+        field = next((name for name in FIELDS if name in known), known[0] if len(known) == 1 else None)
+        if field is None:
             raise InputError(f"texts=store: {store.name} has several texts; give texts=store:<one of {listed(known)}>")
-        field = usual[0]
-    found: dict[int, str] = {}
-    for start in range(0, len(positions), FETCHED_TOGETHER):
-        part = positions[start : start + FETCHED_TOGETHER]
+    by_position: dict[int, str] = {}
+    for part in _parts(positions):
         for place, texts in zip(part, store.texts(part, field), strict=True):
             if (text := str(texts.get(field, ""))).strip():
-                found[place] = text
-    if not found:
-        hint = did_you_mean(field, known) if known else "it holds no texts beside its vectors"
-        said = f"no text in any of {len(positions)} rows" if field in known else f"no such text; {hint}"
-        raise InputError(f"texts=store:{field}: {store.name} has {said}")
-    return field, found
+                by_position[place] = text
+    if not by_position:
+        problem = f"no such text; {did_you_mean(field, known) if known else 'it holds no texts beside its vectors'}"
+        if field in known:
+            problem = f"no text in any of {len(positions)} rows"
+        raise InputError(f"texts=store:{field}: {store.name} has {problem}")
+    return field, by_position

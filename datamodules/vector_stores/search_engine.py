@@ -83,11 +83,7 @@ class SearchEngineStore(KeyedStore):
 
 
 def open_opensearch(place: str, collection: str | None) -> SearchEngineStore:
-    """Open an index of an OpenSearch server.
-
-    Raises:
-        InputError: opensearch-py is not installed; no such server or index, or a choice of several.
-    """
+    """Open an index of an OpenSearch server."""
     name = f"opensearch:{place}"
     library = client_library("opensearchpy", "opensearch", name)
     user = os.environ.get("OPENSEARCH_USERNAME")
@@ -104,11 +100,7 @@ def open_opensearch(place: str, collection: str | None) -> SearchEngineStore:
 
 
 def open_elasticsearch(place: str, collection: str | None) -> SearchEngineStore:
-    """Open an index of an Elasticsearch server.
-
-    Raises:
-        InputError: elasticsearch is not installed; no such server or index, or a choice of several.
-    """
+    """Open an index of an Elasticsearch server."""
     name = f"elasticsearch:{place}"
     library = client_library("elasticsearch", "elasticsearch", name)
     key, password = os.environ.get("ELASTIC_API_KEY"), os.environ.get("ELASTIC_PASSWORD")
@@ -148,9 +140,9 @@ def _open(name: str, ask: Ask, collection: str | None) -> SearchEngineStore:
     if named:  # the rights to see this one suffice
         mappings = ask("GET", f"/{quote(named, safe='')}/_mapping?ignore_unavailable=true", None)
     if mappings:  # of an alias those of each index behind it
-        fields = {named: sorted({one for found in mappings.values() for one in _vectors_of(found["mappings"])})}
+        fields = {named: sorted({one for mapping in mappings.values() for one in _vectors_of(mapping["mappings"])})}
     else:
-        every = {index: _vectors_of(found["mappings"]) for index, found in ask("GET", "/_mapping", None).items()}
+        every = {index: _vectors_of(mapping["mappings"]) for index, mapping in ask("GET", "/_mapping", None).items()}
         fields = {index: vectors for index, vectors in every.items() if vectors}
     chosen, vector = chosen_vector(name, collection, fields, fields.__getitem__)
     return SearchEngineStore(f"{name} ({chosen})", ask, chosen, vector or "")
@@ -158,10 +150,10 @@ def _open(name: str, ask: Ask, collection: str | None) -> SearchEngineStore:
 
 def _vectors_of(mapping: Mapping[str, Any], within: str = "") -> list[str]:
     """The dotted names of the fields of vectors."""
-    found = []
+    names = []
     for name, field in mapping.get("properties", {}).items():
         if field.get("type") in ("knn_vector", "dense_vector"):
-            found.append(within + name)
+            names.append(within + name)
         elif field.get("type", "object") == "object":
-            found += _vectors_of(field, f"{within}{name}.")
-    return sorted(found)
+            names += _vectors_of(field, f"{within}{name}.")
+    return sorted(names)

@@ -1,4 +1,4 @@
-"""Vectors from a file, for ``unembed invert`` and ``unembed audit``: .npy, .parquet, .safetensors or .jsonl.
+"""Vectors from a file: .npy, .parquet, .safetensors or .jsonl, for ``unembed invert`` and ``unembed audit``; and FAISS.
 
 vectors = read_vectors(Path("mine.npy"), dimension=384)      # (n, 384) float32
 
@@ -6,11 +6,14 @@ vectors = read_vectors(Path("mine.npy"), dimension=384)      # (n, 384) float32
 .safetensors  one tensor (n, d), or the one called "vectors" or "embeddings"
 .parquet      one column of lists of numbers, or the one called "vector", "vectors", "embedding" or "embeddings"
 .jsonl        a list of numbers a line, or an object with one of these names
+.faiss        an index, also ``faiss:mine.index``, for ``unembed audit`` alone
 """
 
 from __future__ import annotations
 
 import json
+import re
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -23,8 +26,8 @@ from numpy.typing import NDArray
 from unembed.core import limits
 from unembed.core.commands import command
 from unembed.core.errors import InputError, did_you_mean, listed, missing
-from unembed.datamodules.vector_stores.base import address_of, reading
-from unembed.datamodules.vector_stores.child import Answer, Child, limits_for
+from unembed.datamodules.vector_stores.base import address_of, client_library, reading
+from unembed.datamodules.vector_stores.child import Answer, Child, ChildStore, limits_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,8 +41,6 @@ NAMES = ("vector", "vectors", "embedding", "embeddings")
 BLOCK = 16_384  # rows
 EXPLAINED = 500  # vectors of another dimension that are read to tell why
 ROWS_AT_ONCE = 4096  # of a parquet file
-MOST_TIMES = 100  # of a parquet file's size: vectors hardly pack, a decompression bomb reaches 1,000 or more
-FREE_BYTES, FREE_ROWS = 128_000_000, 100_000  # any parquet file may unpack to as many
 Array = NDArray[Any]
 FIRST = 2_000  # vectors that are checked before anything heavy is imported
 
@@ -57,11 +58,7 @@ class DimensionError(InputError):
 
 
 def dimension_of(vectors: str) -> int | None:
-    """The dimension of the vectors in a file, of which only the beginning is read; None for another kind of store.
-
-    Raises:
-        InputError: As ``read_vectors``.
-    """
+    """The dimension of the vectors in a file, of which only the beginning is read; None for another kind of store."""
     path = Path(vectors).expanduser()
     if path.suffix not in _READERS or not path.is_file():
         return None
@@ -83,11 +80,7 @@ def read_vectors(path: Path, dimension: int, limit: int | None = None) -> Tensor
 
 
 def check_file(path: Path) -> None:
-    """Check the first vectors of a file without importing torch.
-
-    Raises:
-        InputError: As ``read_vectors``, but for the dimension.
-    """
+    """Check the first vectors of a file without importing torch."""
     _read(path, None, FIRST)
 
 
@@ -113,11 +106,7 @@ def _unreadable(path: Path) -> str:
 
 
 def checked(array: Array, name: str, dimension: int, limit: int | None = None) -> Tensor:
-    """The first ``limit`` rows of vectors that somebody gave as ``vectors=name``, (n, dimension) float32.
-
-    Raises:
-        InputError: As ``read_vectors``, of the content.
-    """
+    """The first ``limit`` rows of vectors that somebody gave as ``vectors=name``, (n, dimension) float32."""
     import torch
 
     return torch.from_numpy(_checked(array, name, dimension, limit))
@@ -192,74 +181,49 @@ def _safetensors(path: Path, dimension: int, limit: int | None) -> Array:
 
 
 def _parquet(path: Path, dimension: int, limit: int | None) -> Array:
-    """A first part of another dimension than ``dimension`` is all that is read."""
+    # In a child process: Arrow aborts on some damaged metadata, and a small file may unfold to any size.
+    arguments = [str(path), dimension, limit]
+    child = Child(f"vectors={path}", open_parquet, arguments, ["pyarrow.parquet"], limits_for(path.stat().st_size))
+    starts = range(0, child.opened, BLOCK)
+    parts = [child.ask(range(start, min(start + BLOCK, child.opened))) for start in starts]
+    child.close()
+    return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
+
+
+def open_parquet(path: str, dimension: int, limit: int | None) -> tuple[int, Answer]:
+    """The opener of the child: the number of rows, and what gives them.
+
+    The first rows alone, if they are not ``dimension`` long.
+    """
     import pyarrow
     import pyarrow.parquet as parquet
 
-    size, parts, unpacked = path.stat().st_size, list[Array](), 0
-    child = Child(f"vectors={path}", declared, [str(path)], ["pyarrow.parquet"], limits_for(size))
-    child.close()
-    rows, columns = child.opened
-    names = [name for name, _ in columns]
-    name = _choose(path, names)
-    _check_unpacked(path, size, columns[names.index(name)][1], rows)
-    with reading(str(path), pyarrow.ArrowException, OSError), parquet.ParquetFile(path) as file:
-        if rows:
+    parts: list[Array] = []
+    errors = pyarrow.ArrowException, OSError, ValueError, OverflowError
+    with reading(path, *errors), parquet.ParquetFile(path) as file:
+        name = _choose(Path(path), file.schema_arrow.names)
+        if file.metadata.num_rows:
             _check_kind(path, file.schema_arrow.field(name).type)  # before it is read: texts would unfold
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=[name]):
-            _check_unpacked(path, size, unpacked := unpacked + batch.nbytes, 0)
             parts.append(_rows(path, batch.column(0), read := sum(map(len, parts))))
             if parts[0].shape[1] != dimension or (limit is not None and read + len(batch) >= limit):
                 break
     dimensions = {part.shape[1] for part in parts}
     if len(dimensions) > 1:
         raise InputError(f"vectors={path}: holds vectors of dimensions {listed(map(str, sorted(dimensions)))}")
-    return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
+    vectors = np.concatenate(parts)[:limit] if parts else np.empty((0, 0), np.float32)
+    return len(vectors), lambda positions: vectors[positions]
 
 
-def declared(path: str) -> tuple[tuple[int, list[tuple[str, int]]], Answer]:
-    """Rows, and name and bytes of each column, as a parquet file declares them.
+def _check_kind(path: str, kind: Any) -> None:
+    from pyarrow import types
 
-    Runs in a child process: Arrow aborts on some damaged metadata.
-    """
-    import pyarrow
-    import pyarrow.parquet as parquet
-
-    errors = pyarrow.ArrowException, OSError, ValueError, OverflowError
-    with reading(path, *errors), parquet.ParquetFile(path) as file:
-        unpacked = dict.fromkeys(file.schema_arrow.names, 0)
-        for number in range(len(file.schema)):
-            column = file.schema.column(number)
-            for name in unpacked:
-                if f"{column.path}.".startswith(f"{name}."):
-                    for group in range(file.num_row_groups):
-                        part = file.metadata.row_group(group).column(number)
-                        unpacked[name] += max(part.total_uncompressed_size, part.num_values * max(4, column.length))
-        opened = file.metadata.num_rows, list(unpacked.items())
-    return opened, lambda request: np.empty((len(request), 0), np.float32)
-
-
-def _check_kind(path: Path, kind: Any) -> None:
-    import pyarrow
-
-    lists = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind)
-    if not lists or not (pyarrow.types.is_floating(kind.value_type) or pyarrow.types.is_integer(kind.value_type)):
+    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    if not lists or not (types.is_floating(kind.value_type) or types.is_integer(kind.value_type)):
         raise InputError(f"vectors={path}: expected a column of lists of numbers, found {kind}")
 
 
-def _check_unpacked(path: Path, size: int, unpacked: int, rows: int) -> None:
-    for count, most, what in (
-        (unpacked, max(FREE_BYTES, MOST_TIMES * size), "bytes"),
-        (rows, max(FREE_ROWS, size), "rows"),
-    ):
-        if count > most:
-            raise InputError(
-                f"vectors={path}: {size:,} bytes that unfold to more than {most:,} {what}, which real data does not; "
-                "if you trust it, save the vectors as .npy"
-            )
-
-
-def _rows(path: Path, column: Any, begin: int) -> Array:
+def _rows(path: str, column: Any, begin: int) -> Array:
     """The lists of an Arrow column as an array; ``begin`` is the number of its first row."""
     lengths = column.value_lengths().to_numpy(zero_copy_only=False)  # NaN for a null
     if (bad := lengths != lengths[0]).any() or column.null_count:
@@ -322,3 +286,96 @@ def _stack(path: Path, values: Iterable[tuple[str, Any]], dimension: int) -> Arr
 _READERS: Mapping[str, Callable[[Path, int, int | None], Array]] = {
     ".npy": _npy, ".parquet": _parquet, ".safetensors": _safetensors, ".jsonl": _jsonl,
 }  # fmt: skip
+
+
+# -- FAISS -------------------------------------------------------------------------------------------------------------
+
+_FAISS_HEADER = struct.Struct("<4siq")  # kind, dimension, vectors
+_LARGEST_DIMENSION = 1 << 20
+
+
+def open_faiss(place: str, collection: str | None) -> ChildStore:
+    """Open an index file; its ids are those of an IndexIDMap, or row numbers.
+
+    An index of compressed vectors (PQ, SQ) gives reconstructed vectors, as available to an attacker with the file.
+
+    FAISS trusts the file: a few changed bytes can exhaust memory, loop forever, or crash it. So the header is checked
+    against the file's size, and the index is only loaded in a child process (child.py), within limits that grow with
+    the file.
+    """
+    client_library("faiss", "faiss", place)  # for the child
+    if collection is not None:
+        raise InputError(f"collection={collection}: an index has no collections; leave it out")
+    path = Path(place).expanduser()
+    if not path.is_file():
+        raise InputError(f"vectors={place}: {missing(path)}")
+    size = _check_faiss(path, place)
+    child = Child(f"vectors={place}", read_index, [str(path), place], ["faiss"], limits_for(size))
+    return ChildStore(place, child.opened["ids"] or range(child.opened["rows"]), child)
+
+
+def _check_faiss(path: Path, place: str) -> int:
+    """The size of the file, in bytes."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(_FAISS_HEADER.size)
+    if len(start) < _FAISS_HEADER.size or not start[:4].isalnum():
+        raise InputError(f"vectors={place}: not a FAISS index")
+    _, dimension, rows = _FAISS_HEADER.unpack(start)
+    # Every kind of index takes at least one byte for a vector.
+    if not (0 < dimension <= _LARGEST_DIMENSION and 0 <= rows <= size):
+        raise InputError(
+            f"vectors={place}: not a FAISS index, or a damaged one: {rows} vectors of dimension {dimension} in "
+            f"{size} bytes"
+        )
+    return size
+
+
+def read_index(path: str, place: str) -> tuple[dict[str, Any], Answer]:
+    """The opener of the child: the number of rows, ids where the index has them, and what gives vectors back."""
+    import faiss
+
+    size = Path(path).stat().st_size
+    for limit in ("set_deserialization_vector_byte_limit", "set_deserialization_loop_limit"):
+        if hasattr(faiss, limit):  # newer versions have them
+            getattr(faiss, limit)(size)
+    try:
+        owner = index = faiss.read_index(path, faiss.IO_FLAG_READ_ONLY)
+    except RuntimeError as error:
+        raise InputError(f"vectors={place}: not a FAISS index: {_last_line(error)}") from error
+    ids = None
+    if isinstance(index, faiss.IndexIDMap):
+        ids = faiss.vector_to_array(index.id_map).tolist()
+        index = faiss.downcast_index(index.index)
+    rows = index.ntotal
+    if not 0 <= rows <= size or (ids is not None and len(ids) != rows):
+        raise InputError(f"vectors={place}: a damaged FAISS index: {rows} vectors in {size} bytes")
+    lists = faiss.try_extract_index_ivf(index)  # within a transformation of the vectors too
+    if lists is not None:
+        if isinstance(faiss.downcast_index(lists), faiss.IndexIVFFastScan):  # its reconstruct_batch crashes
+            raise InputError(f"vectors={place}: FAISS does not give the vectors of fast-scan lists (PQ4x4fs) back")
+        if lists.invlists is None or isinstance(
+            faiss.downcast_InvertedLists(lists.invlists), faiss.OnDiskInvertedLists
+        ):
+            raise InputError(f"vectors={place}: its vectors lie in another file, which is not read; merge them into it")
+        try:
+            lists.make_direct_map()  # its vectors lie in lists; this notes which row lies where
+        except RuntimeError as error:
+            raise InputError(f"vectors={place}: a damaged FAISS index: {_last_line(error)}") from error
+
+    def answer(positions: list[int], _owner: Any = owner) -> NDArray[np.float32]:  # which frees the index within it
+        try:
+            vectors: NDArray[np.float32] = index.reconstruct_batch(np.asarray(positions, np.int64))
+        except RuntimeError as error:
+            raise InputError(
+                f"vectors={place}: this kind of index ({type(index).__name__}) does not give its vectors back, or is "
+                f"damaged: {_last_line(error)}"
+            ) from error
+        return vectors
+
+    return {"rows": rows, "ids": ids}, answer
+
+
+def _last_line(error: RuntimeError) -> str:
+    """What FAISS says, without the place in its sources."""
+    return re.sub(r"^Error in .* at \S+:\d+: ", "", str(error).strip().splitlines()[-1])

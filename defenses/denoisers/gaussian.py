@@ -24,7 +24,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from unembed.core.errors import InputError
-from unembed.defenses.denoisers.base import check_vectors
+from unembed.defenses.denoisers import check_vectors
 
 FOLDS = 4
 _STEPS = 10  # the smallest eigenvalues of 2,000 to 10,000 vectors of dimension 384 hardly change after so many

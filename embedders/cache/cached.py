@@ -122,6 +122,10 @@ class CachedEmbedder:
 
     Vectors of small calls are buffered. They are written when ``shard_size`` of them wait, at the first call more than
     ``shard_seconds`` after the oldest, on ``flush`` and when the program ends.
+
+    Attributes:
+        embedder: The embedder itself, for white-box attacks; direct calls to it are not counted as queries.
+        queries: Counts of texts.
     """
 
     def __init__(
@@ -142,14 +146,9 @@ class CachedEmbedder:
             shard_size: Rows of a file; fewer for a very large dimension.
             shard_seconds: Longest time that a vector stays in memory only while calls arrive.
         """
-        self._embedder, self._directory = embedder, directory
+        self.embedder, self._directory = embedder, directory
         self._batch_size, self._most_rows, self._shard_seconds = batch_size, shard_size, shard_seconds
         self.queries = Queries()
-
-    @property
-    def embedder(self) -> Embedder:
-        """The embedder itself, for white-box attacks; direct calls to it are not counted as queries."""
-        return self._embedder
 
     @property
     def source(self) -> CachedEmbedder:
@@ -159,21 +158,21 @@ class CachedEmbedder:
     @cached_property
     def dimension(self) -> int:
         """Dimension of a vector; a server is asked for it once per cache."""
-        if not isinstance(self._embedder, Remote):
-            return self._embedder.dimension
+        if not isinstance(self.embedder, Remote):
+            return self.embedder.dimension
         with contextlib.suppress(FileNotFoundError, InputError):
             if type(dimension := read_json(self._folder / "embedder.json").get("dimension")) is int:
                 return dimension
-        self._describe(self._embedder.dimension)  # at once: it may have cost a query
-        return self._embedder.dimension
+        self._describe(self.embedder.dimension)  # at once: it may have cost a query
+        return self.embedder.dimension
 
     @property
     def max_tokens(self) -> int:
-        return self._embedder.max_tokens
+        return self.embedder.max_tokens
 
     @property
     def fingerprint(self) -> str:
-        return self._embedder.fingerprint
+        return self.embedder.fingerprint
 
     def embed(self, texts: Sequence[str], purpose: Purpose = "attack") -> Tensor:
         """Vectors of ``texts``, (n, d) float32; the embedder is asked for each unseen text once.
@@ -232,9 +231,9 @@ class CachedEmbedder:
         store.refresh(force=True)
         unseen = self._unseen(texts, keys)
         barrier()  # all ranks have the same unseen texts; new shards are written from here on
-        if rank == 0 and isinstance(self._embedder, Remote):
-            self._embedder.log_cost(texts[position] for position in unseen.tolist())
-        in_turns = world_size == 1 and isinstance(self._embedder, Remote)
+        if rank == 0 and isinstance(self.embedder, Remote):
+            self.embedder.log_cost(texts[position] for position in unseen.tolist())
+        in_turns = world_size == 1 and isinstance(self.embedder, Remote)
         self._send(texts, keys, unseen, purpose, rank, world_size, in_turns)
         store.flush()
         barrier()
@@ -302,7 +301,7 @@ class CachedEmbedder:
         if not len(unseen):
             return
         usual = max(1, min(_TEXTS_AT_ONCE, _NUMBERS_AT_ONCE // self.dimension))
-        size = self._batch_size or (self._embedder.texts_at_once if isinstance(self._embedder, Remote) else usual)
+        size = self._batch_size or (self.embedder.texts_at_once if isinstance(self.embedder, Remote) else usual)
         most_rows = max(1, min(self._most_rows, _NUMBERS_OF_A_SHARD // self.dimension))
         batches = [unseen[start : start + size] for start in range(0, len(unseen), size)]
         # In random order, so that all ranks get equal work and progress can be extrapolated.
@@ -344,37 +343,32 @@ class CachedEmbedder:
                 self._add([texts[row] for row in chosen], keys[chosen], positions[chosen], vectors)
 
         try:
-            if isinstance(self._embedder, Remote):
-                self._embedder.stream(texts, on_vectors)
+            if isinstance(self.embedder, Remote):
+                self.embedder.stream(texts, on_vectors)
             else:
-                on_vectors(range(len(texts)), self._embedder.embed(texts))
+                on_vectors(range(len(texts)), self.embedder.embed(texts))
         except BaseException as error:  # Ctrl-C too: first store the vectors that have arrived
             if isinstance(error, UnfinishedError) and len(error.done):
                 on_vectors(error.done, error.vectors)
             self._store.flush()
             raise
 
-    def _add(self, texts: list[str], keys: Keys, positions: Positions, given: Tensor) -> None:
+    def _add(self, texts: list[str], keys: Keys, positions: Positions, embedded: Tensor) -> None:
         """Buffer the valid vectors; an invalid one is an error."""
-        store, vectors = self._store, given.detach().to("cpu", torch.float32)
-        first = f"the first of them for {_named(texts[0], positions[0])}"
-        if vectors.ndim != 2 or len(vectors) != len(texts):
+        store, vectors = self._store, embedded.detach().to("cpu", torch.float32)
+        if vectors.shape != (expected := (len(texts), store.dimension)):
             raise InputError(
-                f"the embedder gave an array of shape {tuple(vectors.shape)} for {len(texts)} texts, {first}"
+                f"the embedder gave an array of shape {tuple(vectors.shape)} instead of {expected}, beginning with "
+                f"{_named(texts[0], positions[0])}; where another model has its name now, it needs another cache_dir "
+                f"than {store.folder.parent}"
             )
-        if vectors.shape[1] != store.dimension:
-            raise InputError(
-                f"the embedder gave vectors of dimension {vectors.shape[1]} instead of {store.dimension}, {first}; "
-                f"where another model has its name now, it needs another cache_dir than {store.folder.parent}"
-            )
-        valid = valid_vectors(vectors, zeros=isinstance(self._embedder, LogitsEmbedder)).numpy()
+        valid = valid_vectors(vectors, zeros=isinstance(self.embedder, LogitsEmbedder)).numpy()
         store.add(keys[valid], vectors.numpy()[valid])
         if not valid.all():
-            bad, count = int(valid.argmin()), int((~valid).sum())
-            more = f", and for {count - 1} of the {len(valid)} that came with it" if count > 1 else ""
+            bad = int(valid.argmin())
             raise InputError(
-                f"the embedder gave {describe_invalid(vectors[bad])} for {_named(texts[bad], positions[bad])}{more}: "
-                "it is not stored"
+                f"the embedder gave {describe_invalid(vectors[bad])} for {_named(texts[bad], positions[bad])}: it is "
+                f"not stored ({int((~valid).sum())} of the {len(valid)} vectors that came together are invalid)"
             )
 
 

@@ -102,19 +102,19 @@ class KeyIndex:
 
     def find(self, keys: Keys) -> Positions:
         """Values of ``keys`` (n,), ABSENT where a key is not known; (n,)."""
-        found = np.full(len(keys), ABSENT, dtype=np.int64)
+        locations = np.full(len(keys), ABSENT, dtype=np.int64)
         for begin in range(0, len(keys), _KEYS_AT_ONCE):
-            order = begin + _sorting(keys[begin : begin + _KEYS_AT_ONCE])  # neighbours are found in the same pages
+            order = begin + _sorting(keys[begin : begin + _KEYS_AT_ONCE])  # neighbours lie in the same pages
             for known, values in self._runs:
                 places = np.minimum(np.searchsorted(known, keys[order]), len(known) - 1)
                 hit = known[places] == keys[order]
-                found[order[hit]] = values[places[hit]]
-        return found
+                locations[order[hit]] = values[places[hit]]
+        return locations
 
     def drop(self, first: int, last: int) -> None:
         """Remove all keys with values in ``first`` .. ``last`` (excluded)."""
-        kept = [(keys, values, (values < first) | (values >= last)) for keys, values in self._runs]
-        self._runs = [(keys[keep], values[keep]) for keys, values, keep in kept if keep.any()]
+        runs = [(keys, values, (values < first) | (values >= last)) for keys, values in self._runs]
+        self._runs = [(keys[keep], values[keep]) for keys, values, keep in runs if keep.any()]
 
 
 @dataclass
@@ -137,9 +137,9 @@ class Shard:
             header, size = file.read(_HEADER_SIZE), os.fstat(file.fileno()).st_size
             if len(header) < _HEADER_SIZE or header[_FIELDS.size :] != _header_checksum(header):
                 raise DamagedShardError("the header is not that of a shard")
-            magic, version, found, rows, key_checksum, checksum = _FIELDS.unpack(header[: _FIELDS.size])
-            if (magic, version, found) != (_MAGIC, _VERSION, dimension):
-                raise DamagedShardError(f"version {version}, dimension {found} instead of {_VERSION}, {dimension}")
+            magic, version, width, rows, key_checksum, checksum = _FIELDS.unpack(header[: _FIELDS.size])
+            if (magic, version, width) != (_MAGIC, _VERSION, dimension):
+                raise DamagedShardError(f"version {version}, dimension {width} instead of {_VERSION}, {dimension}")
             if size != _HEADER_SIZE + rows * (16 + 4 * dimension):
                 raise DamagedShardError(f"{size} bytes are too few or too many for {rows} rows")
             content = file.read(16 * rows)

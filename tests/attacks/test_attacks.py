@@ -181,7 +181,7 @@ def test_padding_is_never_trained_on(tmp_path: Path, kind: str, random_weights: 
     assert float(plain[0]) == pytest.approx(weighted, rel=1e-4)  # each token counts once, wherever it stands
 
 
-def test_the_end_is_a_target_and_padding_is_not_the_end(tmp_path: Path) -> None:
+def test_the_end_is_a_target_and_no_special_token_is_read_from_a_text(tmp_path: Path) -> None:
     attack = built(geia(RandomGPT2(1, 8, 1, 300), tokens=6), tmp_path)
     eos = attack.tokenizer.eos_token_id
     assert eos != attack.tokenizer.pad_token_id
@@ -192,9 +192,6 @@ def test_the_end_is_a_target_and_padding_is_not_the_end(tmp_path: Path) -> None:
     assert len(second) == 6
     assert empty == [eos]
     assert attack.encode([]) == []
-
-
-def test_a_text_that_spells_a_special_token_is_no_special_token(tmp_path: Path) -> None:
     attack = built(geia(RandomGPT2(1, 8, 1, 300)), tmp_path)
     (ids,) = attack.encode(["a <eos> b <pad>"])
     assert ids.count(attack.tokenizer.eos_token_id) == 1
@@ -220,12 +217,22 @@ def test_own_bpe_reads_back_every_character(own_tokenizer: Any, text: str) -> No
     assert all(id_ < len(own_tokenizer) for id_ in ids)
 
 
-def test_dropout_is_active_in_training_only(tmp_path: Path) -> None:
+def test_dropout_and_noise_are_active_in_training_only(tmp_path: Path) -> None:
     attack = built(geia(RandomGPT2(1, 32, 2, 300, dropout=0.5)), tmp_path)
     vectors, labels = FewLetters().embed(TEXTS[:2]), torch.tensor(attack.encode(["ada", "dan"]))
     assert attack.loss(vectors, labels) == attack.loss(vectors, labels)
     attack.train()
     assert attack.loss(vectors, labels) != attack.loss(vectors, labels)
+    torch.manual_seed(0)
+    prefix = Prefix(noise=0.5)
+    prefix.build(400, 400)
+    prefix.layers = torch.nn.Identity()
+    embeddings = torch.randn(50, 400)
+    quiet = prefix.eval()(embeddings)
+    assert torch.equal(quiet, prefix(embeddings))
+    noise = prefix.train()(embeddings) - quiet
+    assert float(noise.std()) == pytest.approx(0.5, rel=0.05)
+    assert float(noise.mean()) == pytest.approx(0, abs=0.02)
 
 
 @pytest.mark.parametrize("model", [RandomGPT2(1, 32, 2, 300), RandomT5(1, 1, 32, 2, 300)])
@@ -253,14 +260,11 @@ def test_a_missing_model_is_one_error(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "decoder").exists()
 
 
-def test_a_directory_without_weights_is_one_error(tmp_path: Path) -> None:
+def test_a_folder_without_weights_or_end_token_is_refused(tmp_path: Path) -> None:
     name = pretrained_model(tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").unlink()
     with pytest.raises(InputError, match="no such local directory"):
         built(geia(Pretrained(name)), tmp_path / "artifacts")
-
-
-def test_a_tokenizer_without_an_end_is_refused(tmp_path: Path) -> None:
     name = pretrained_model(tmp_path / "model")
     tokenizer = train_tokenizer(TEXTS, 300)
     tokenizer.eos_token = None
@@ -278,25 +282,13 @@ def test_more_tokens_than_the_model_has_positions(tmp_path: Path, kind: str) -> 
     built(geia(model, tokens=47), tmp_path / "artifacts")
 
 
-def test_decoding_more_tokens_than_were_trained_for(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_size_is_one_error(tmp_path: Path) -> None:
     """As by evaluate.py run=... attack.decoding.max_new_tokens=50."""
     built(geia(RandomGPT2(1, 8, 1, 300), tokens=20), tmp_path)
     longer = geia(RandomGPT2(1, 8, 1, 300), tokens=50)
     longer.connect(tmp_path, None, from_checkpoint=True)
     with pytest.raises(InputError, match="max_new_tokens: the decoder has 21 positions"):
         longer.restore(None, DIMENSION)
-
-
-def test_own_model_decodes_to_its_very_last_position(tmp_path: Path) -> None:
-    attack = built(geia(RandomGPT2(1, 8, 1, 300), tokens=5, prefix=Prefix(vectors=3)), tmp_path)
-    with torch.no_grad():  # make the end impossible
-        attack.decoder.model.lm_head.weight[attack.tokenizer.eos_token_id] = 0
-        attack.decoder.model.transformer.ln_f.bias += 1
-    attack.invert(Targets(torch.randn(3, DIMENSION), torch.arange(3)), None)
-    assert attack.decoder.model.config.n_positions == 8
-
-
-def test_a_checkpoint_of_another_width_is_one_error(tmp_path: Path) -> None:
     attack = built(geia(RandomGPT2(1, 8, 1, 300)), tmp_path)
     torch.save({"state_dict": attack.state_dict()}, tmp_path / "last.ckpt")
     other = geia(RandomGPT2(1, 8, 1, 300))
@@ -305,7 +297,13 @@ def test_a_checkpoint_of_another_width_is_one_error(tmp_path: Path) -> None:
         other.restore(tmp_path / "last.ckpt", DIMENSION + 1)
 
 
-def test_a_width_that_heads_do_not_divide() -> None:
+def test_own_model_decodes_to_its_very_last_position_and_heads_divide_its_width(tmp_path: Path) -> None:
+    attack = built(geia(RandomGPT2(1, 8, 1, 300), tokens=5, prefix=Prefix(vectors=3)), tmp_path)
+    with torch.no_grad():  # make the end impossible
+        attack.decoder.model.lm_head.weight[attack.tokenizer.eos_token_id] = 0
+        attack.decoder.model.transformer.ln_f.bias += 1
+    attack.invert(Targets(torch.randn(3, DIMENSION), torch.arange(3)), None)
+    assert attack.decoder.model.config.n_positions == 8
     for kind in (RandomGPT2, RandomT5):
         with pytest.raises(ValueError, match="width=10: must be a multiple of heads=3"):
             kind(width=10, heads=3)
@@ -325,19 +323,6 @@ def test_prefix_does_not_see_the_length_of_a_vector(kind: Any, vectors: int) -> 
     scaled = embeddings / embeddings.norm(dim=1, keepdim=True) * math.sqrt(DIMENSION)
     assert torch.allclose(plain(scaled), prefix(embeddings), atol=1e-5)
     assert not torch.allclose(plain(embeddings), plain(embeddings * 7), atol=1e-3)
-
-
-def test_noise_is_added_in_training_only() -> None:
-    torch.manual_seed(0)
-    prefix = Prefix(noise=0.5)
-    prefix.build(400, 400)
-    prefix.layers = torch.nn.Identity()
-    embeddings = torch.randn(50, 400)
-    quiet = prefix.eval()(embeddings)
-    assert torch.equal(quiet, prefix(embeddings))
-    noise = prefix.train()(embeddings) - quiet
-    assert float(noise.std()) == pytest.approx(0.5, rel=0.05)
-    assert float(noise.mean()) == pytest.approx(0, abs=0.02)
 
 
 class Ranks:

@@ -21,8 +21,7 @@ from unembed.callbacks.attributes import AttributeAttack
 from unembed.callbacks.results import Predictions
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.datamodules.sources.base import VALUES, cut_by_group
-from unembed.datamodules.sources.files import FilesDataModule, TextFiles
+from unembed.datamodules.sources.files import VALUES, FilesDataModule, TextFiles, cut_by_group
 from unembed.defenses.identity import Identity
 from unembed.embedders.base import fingerprint_of
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -49,16 +48,13 @@ def test_accuracies_by_hand() -> None:
     assert TopK(3).of(rows) is None  # all three may be named: undefined
 
 
-def test_ranks_agree_with_sorting() -> None:
+def test_ranks_agree_with_sorting_and_similarities_are_cosines() -> None:
     cosines = torch.rand(50, 7, generator=torch.Generator().manual_seed(0))
     truth = [row % 7 for row in range(50)]
     by_sorting = [
         sorted(range(7), key=lambda c: -row[c]).index(t) for row, t in zip(cosines.tolist(), truth, strict=True)
     ]
     assert ranks(truth, cosines) == by_sorting
-
-
-def test_similarities_are_cosines() -> None:
     texts, values = torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, -4.0]])
     expected = torch.tensor([[0.6, 0.8, -1.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
     torch.testing.assert_close(similarities(texts, values), expected)
@@ -100,7 +96,7 @@ def test_no_subject_stands_in_two_splits_and_the_test_keeps_ten_values(tmp_path:
     assert again == {split: [e.text for e in examples] for split, examples in found.items()}
 
 
-def test_the_seed_chooses_and_the_order_of_the_file_does_not(tmp_path: Path) -> None:
+def test_the_seed_chooses_and_the_test_grows_where_its_share_has_too_few_values(tmp_path: Path) -> None:
     def test_subjects(rows: list[dict[str, Any]], seed: int) -> set[str | None]:
         path = written(tmp_path / "bios.jsonl", rows)
         return subjects(TextFiles(path, group_field="subject", test_fraction=0.2, split_seed=seed).load()["test"])
@@ -108,9 +104,6 @@ def test_the_seed_chooses_and_the_order_of_the_file_does_not(tmp_path: Path) -> 
     rows = people(40)
     assert test_subjects(rows, 0) == test_subjects(rows[::-1], 0)
     assert test_subjects(rows, 0) != test_subjects(rows, 1)
-
-
-def test_the_test_grows_where_its_share_has_too_few_values() -> None:
     examples = [Example(0, f"{p}", attributes={"code": f"c{p}"}, group=f"{p}") for p in range(30)]
     rest, valid, test = cut_by_group(examples, [2, 3], seed=0)
     assert (len(rest), len(valid), len(test)) == (18, 2, VALUES)
@@ -120,16 +113,13 @@ def test_the_test_grows_where_its_share_has_too_few_values() -> None:
     assert (len(rest), len(none)) == (30, 0)
 
 
-def test_texts_without_a_subject_are_for_training(tmp_path: Path) -> None:
+def test_texts_without_a_subject_are_for_training_and_shared_subjects_are_refused(tmp_path: Path) -> None:
     bios = written(tmp_path / "bios.jsonl", people(40))
     more = written(tmp_path / "more.jsonl", [{"text": f"some other sentence {n}"} for n in range(200)])
     found = TextFiles([bios, more], group_field="subject", attributes=["city"], test_fraction=0.1).load()
     assert Counter(e.group is None for e in found["train"])[True] == 200
     assert None not in subjects(found["test"])
     assert len(found["test"]) == 12  # a tenth of the texts with a subject
-
-
-def test_given_splits_that_share_a_subject_are_refused(tmp_path: Path) -> None:
     rows = [row | {"split": "test" if n % 2 else "train"} for n, row in enumerate(people(4))]
     path = written(tmp_path / "bios.jsonl", rows)
     with pytest.raises(InputError, match=r"group_field=subject: 'person 0' stands in train and in test"):
@@ -203,25 +193,22 @@ def test_metrics_of_a_run(tmp_path: Path) -> None:
     assert metrics["exact_match"] == 0  # what was there before stays
 
 
-def test_candidates_of_the_test_texts_alone_and_templates(tmp_path: Path) -> None:
+def test_candidates_test_callbacks_texts_alone_and_templates(tmp_path: Path) -> None:
     metrics, _, embedder = run(tmp_path, AttributeAttack({"city": "lives in {value}"}, candidates="test"))
     assert metrics["attribute/city/candidates"] == 4
-    asked = embedder._embedder.asked  # type: ignore[attr-defined]
+    asked = embedder.embedder.asked  # type: ignore[attr-defined]
     assert {f"lives in {city}" for city in CITIES} <= set(asked)
     assert "Accra" in asked  # as a test text
     assert "lives in Bergen" not in asked
 
 
-def test_a_second_embedder_compares_texts_but_not_the_attacked_vectors(tmp_path: Path) -> None:
+def test_a_second_embedder_and_settings_that_do_not_fit(tmp_path: Path) -> None:
     second = Reversed()
     models = ScoringModels(second_embedder=second)
     models.connect(tmp_path / "cache")
     metrics, _, _ = run(tmp_path, AttributeAttack(embedder="second", cache_dir=str(tmp_path / "cache")), models)
     assert metrics["attribute/city/original_top1"] == metrics["attribute/city/target_top1"] == 100
     assert set(CITIES) | {"Bergen"} <= set(second.asked)
-
-
-def test_settings_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"template=born: should hold \{value\}"):
         AttributeAttack("born")
     with pytest.raises(InputError, match=r"template\.ctiy: .*did you mean city\?"):
@@ -258,7 +245,6 @@ def test_the_report_shows_them() -> None:
                         f"attribute/{name}/{source}_macro": None if source == "target" else 42.0,
                         f"attribute/{name}/{source}_standard_error": 5.6}  # fmt: skip
     table = attribute_table(metrics)
-    assert table is not None
     assert [line.title for line in table.lines if not line.cells] == ["born/in", "city"]
     assert table.columns[-1] == "Among the nearest 5"
     assert table.lines[0].below == "80 texts (3 without it), 14 values of 20, the commonest 31.2\u00a0%"

@@ -40,9 +40,6 @@ def trainer(directory: Path, steps: int = 60) -> Trainer:
     return quiet_trainer(precision="bf16-mixed", gradient_clip_val=1.0, max_steps=steps, default_root_dir=directory)
 
 
-# -- vocabulary -----------------------------------------------------------------------------------------------------
-
-
 def test_words_are_the_most_common_ones_and_unknown_ones_have_the_number_after_the_last(tmp_path: Path) -> None:
     words = Words(limit=3)
     words.prepare(["B b a", "a, b! c", "d"], tmp_path)
@@ -55,7 +52,10 @@ def test_words_are_the_most_common_ones_and_unknown_ones_have_the_number_after_t
     assert again.frequency.tolist() == pytest.approx([2.5 / 4, 2.5 / 4, 1.5 / 4])
 
 
-def test_tokens_write_any_text_and_an_end_token_in_a_text_is_characters(tmp_path: Path) -> None:
+def test_tokens_write_any_text_and_another_kind_of_vocabulary_is_named(tmp_path: Path) -> None:
+    Words().prepare(TEXTS, tmp_path)
+    with pytest.raises(InputError, match=r"attack\.vocabulary: .*pieces\.json is missing"):
+        Pieces().load(tmp_path)
     pieces = Pieces(limit=280)
     pieces.prepare(TEXTS, tmp_path)
     pieces.load(tmp_path)
@@ -70,7 +70,7 @@ def test_tokens_write_any_text_and_an_end_token_in_a_text_is_characters(tmp_path
 
 def test_another_kind_of_vocabulary_than_the_run_has_is_named(tmp_path: Path) -> None:
     Words().prepare(TEXTS, tmp_path)
-    with pytest.raises(InputError, match=r"attack\.vocabulary: .*pieces\.json is missing"):
+    with pytest.raises(FileNotFoundError, match=r"pieces\.json"):
         Pieces().load(tmp_path)
 
 
@@ -86,9 +86,6 @@ def test_tokens_of_a_ready_tokenizer_are_kept_with_the_run(tmp_path: Path) -> No
     assert again.frequency.max() == pytest.approx(2.5 / 3)
     with pytest.raises(InputError, match=r"attack\.vocabulary\.name=.*gpt2: no such local directory"):
         again.prepare(["ada"], tmp_path)
-
-
-# -- model ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("hidden", [None, 5])
@@ -118,7 +115,7 @@ def test_loss_is_binary_cross_entropy_over_the_whole_vocabulary(
         torch.testing.assert_close(found[name], parameter.grad, rtol=1e-5, atol=1e-6)
 
 
-def test_the_length_of_a_vector_counts_only_where_vectors_are_not_scaled(tmp_path: Path) -> None:
+def test_vectors_untrained_probabilities_and_labels(tmp_path: Path) -> None:
     for normalize in (True, False):
         attack = built(bag(normalize=normalize), tmp_path / str(normalize))
         torch.nn.init.normal_(attack.layers[-1].weight)
@@ -126,6 +123,15 @@ def test_the_length_of_a_vector_counts_only_where_vectors_are_not_scaled(tmp_pat
         read = 12**0.5 * vectors / vectors.norm(dim=1, keepdim=True) if normalize else vectors
         expected = read @ attack.layers[-1].weight.T + attack.layers[-1].bias
         torch.testing.assert_close(attack(vectors), expected)
+    attack = built(bag(), tmp_path)
+    probabilities = attack(torch.randn(1, 12)).sigmoid()[0]
+    expected = {"lives": 16.5 / 17, "paris": 4.5 / 17, "dan": 4.5 / 17}
+    for word, share in expected.items():
+        assert probabilities[attack.vocabulary.ids([word])[0][0]].item() == pytest.approx(share, rel=1e-5)
+    attack = built(bag(), tmp_path)
+    ada, lives, size = *attack.vocabulary.ids(["ada lives"])[0], attack.vocabulary.size
+    assert attack.encode(["Ada? lives ada zoe zoe eve"]) == [[ada, lives, size, size, size]]
+    assert attack.tokens(["Ada? lives ada zoe"]) == [[ada, lives, ada, size]]
 
 
 def test_steps_are_those_of_the_mean_loss_when_eps_grows_with_the_vocabulary(tmp_path: Path) -> None:
@@ -147,21 +153,6 @@ def test_steps_are_those_of_the_mean_loss_when_eps_grows_with_the_vocabulary(tmp
         torch.testing.assert_close(attack.layers[-1].weight, theirs.weight, rtol=1e-4, atol=1e-7)
 
 
-def test_untrained_probabilities_are_the_frequencies_of_the_words(tmp_path: Path) -> None:
-    attack = built(bag(), tmp_path)
-    probabilities = attack(torch.randn(1, 12)).sigmoid()[0]
-    expected = {"lives": 16.5 / 17, "paris": 4.5 / 17, "dan": 4.5 / 17}
-    for word, share in expected.items():
-        assert probabilities[attack.vocabulary.ids([word])[0][0]].item() == pytest.approx(share, rel=1e-5)
-
-
-def test_labels_are_distinct_and_the_attacks_own_tokens_are_not(tmp_path: Path) -> None:
-    attack = built(bag(), tmp_path)
-    ada, lives, size = *attack.vocabulary.ids(["ada lives"])[0], attack.vocabulary.size
-    assert attack.encode(["Ada? lives ada zoe zoe eve"]) == [[ada, lives, size, size, size]]
-    assert attack.tokens(["Ada? lives ada zoe"]) == [[ada, lives, ada, size]]
-
-
 def test_names_what_reaches_the_threshold_likeliest_first_and_never_nothing(tmp_path: Path) -> None:
     attack = built(bag(), tmp_path, ["a b c d"])
     with torch.no_grad():
@@ -173,9 +164,6 @@ def test_names_what_reaches_the_threshold_likeliest_first_and_never_nothing(tmp_
         assert [prediction.candidates for prediction in found] == [(words,)] * 2
         assert {prediction.kind for prediction in found} == {"set"}
         assert found[0].tokens == tuple(attack.vocabulary.ids([words])[0])
-
-
-# -- threshold ------------------------------------------------------------------------------------------------------
 
 
 def test_threshold_has_the_best_micro_f1_on_validation_and_the_curve_is_written(tmp_path: Path) -> None:

@@ -152,11 +152,12 @@ def test_a_later_round_is_never_farther(first: str, wanted: str, beams: int, acc
     assert rounds[-1].cosine >= cosine(first, wanted) - 1e-6
 
 
-def test_no_step_gives_the_first_hypothesis() -> None:
+def test_no_step_and_no_target() -> None:
     embedder = Embedder()
     rounds = CorrectionSearch(steps=0, beams=3)(Neighbours(), targets("abc", "ddd"), start("aaa", "bcd"), embedder)
     assert said(rounds) == [[("aaa", 1)], [("bcd", 1)]]
     assert embedder.asked == ["aaa", "bcd"]
+    assert CorrectionSearch()(Fixed("a"), torch.empty(0, 5), [], Embedder()) == []
 
 
 def test_a_solved_target_and_one_at_a_fixed_point_are_left_alone() -> None:
@@ -169,9 +170,14 @@ def test_a_solved_target_and_one_at_a_fixed_point_are_left_alone() -> None:
     assert rounds[0][1].cosine == pytest.approx(1.0, abs=1e-6)
 
 
-def test_fewer_proposals_than_beams_and_repeated_ones() -> None:
+def test_few_proposals_and_settings_of_a_call() -> None:
     rounds = CorrectionSearch(steps=3, beams=8)(Fixed("ab", "ab", "ba"), targets("ba"), start("cc"), Embedder())[0]
     assert [(one.text, one.queries) for one in rounds] == [("cc", 1), ("ba", 3), ("ba", 3), ("ba", 3)]
+    embedder = Embedder()
+    search = CorrectionSearch(steps=1, beams=1)
+    rounds = search(Fixed("ab", "ba", "bb"), targets("cc"), start("aa"), embedder, steps=2, beams=3)
+    assert len(rounds[0]) == 3
+    assert embedder.asked == ["aa", "ab", "ba", "bb"]
 
 
 class Script:
@@ -211,15 +217,3 @@ def test_what_is_accepted(accept: Accept, script: dict[str, str], texts: str, re
     (rounds,) = CorrectionSearch(4, beams, accept=accept)(rewriter, targets("ddd"), start("aaa"), Embedder())
     assert [one.text for one in rounds] == texts.split()
     assert rewriter.read == read.split()
-
-
-def test_steps_and_beams_of_a_call_come_first() -> None:
-    embedder = Embedder()
-    search = CorrectionSearch(steps=1, beams=1)
-    rounds = search(Fixed("ab", "ba", "bb"), targets("cc"), start("aa"), embedder, steps=2, beams=3)
-    assert len(rounds[0]) == 3
-    assert embedder.asked == ["aa", "ab", "ba", "bb"]
-
-
-def test_no_target_at_all() -> None:
-    assert CorrectionSearch()(Fixed("a"), torch.empty(0, 5), [], Embedder()) == []

@@ -70,18 +70,7 @@ def test_evaluates_without_the_source(base: Path) -> None:
         (base / "away").rename(base / "own")
 
 
-def test_shorter_vectors_are_filled_up(base: Path) -> None:
-    run = finished(base, "short", "defense=truncation", "defense.dimensions=9", "defense.adaptive=true")
-    assert len((run / layout.PREDICTIONS).read_text().splitlines()) == metrics_of(run)["examples"]
-    assert load(run / layout.ARTIFACTS / "finished.json") == {"dimension": 28}
-
-
-def test_a_defense_is_fitted_to_the_training_text(base: Path) -> None:
-    run = finished(base, "int8", "defense=int8", "defense.adaptive=true")
-    assert metrics_of(run)["token_f1"] == pytest.approx(metrics_of(base / "own")["token_f1"], abs=10)
-
-
-def test_a_denoiser_sees_what_a_fitted_defense_stores(base: Path) -> None:
+def test_defended_vectors_are_filled_up_fitted_and_denoised(base: Path) -> None:
     run = finished(base, "denoised", "defense=int8", "denoiser=gaussian", "denoiser.level=1e-6")
     plain = finished(base, "not-denoised", "defense=int8")
     texts = [
@@ -89,6 +78,11 @@ def test_a_denoiser_sees_what_a_fitted_defense_stores(base: Path) -> None:
         for one in (run, plain)
     ]
     assert texts[0] == texts[1]  # of next to no noise, the denoiser takes nothing away
+    run = finished(base, "short", "defense=truncation", "defense.dimensions=9", "defense.adaptive=true")
+    assert len((run / layout.PREDICTIONS).read_text().splitlines()) == metrics_of(run)["examples"]
+    assert load(run / layout.ARTIFACTS / "finished.json") == {"dimension": 28}
+    run = finished(base, "int8", "defense=int8", "defense.adaptive=true")
+    assert metrics_of(run)["token_f1"] == pytest.approx(metrics_of(base / "own")["token_f1"], abs=10)
 
 
 def test_messages(base: Path) -> None:

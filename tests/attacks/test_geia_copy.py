@@ -11,9 +11,8 @@ from lightning import seed_everything
 
 from support.assembled import Texts, data_module, quiet_trainer
 from support.letters import Letters
-from unembed.attacks.geia_copy import GEIACopy
+from unembed.attacks.geia_copy import GEIACopy, WordList
 from unembed.attacks.parts.backbones import Backbone, RandomGPT2, RandomT5
-from unembed.attacks.parts.copying.words import WordList
 from unembed.attacks.parts.decoding import BeamSearch
 from unembed.attacks.parts.optimizers import AdamW
 from unembed.attacks.parts.predictions import Targets
@@ -106,6 +105,3 @@ def test_what_it_cannot_work_with(tmp_path: Path) -> None:
         made.check_refining(Letters.dimension, None)
     with pytest.raises(InputError, match="attack=geia_copy: the attacked vectors have dimension 5"):
         made.check_refining(5, CachedEmbedder(Letters(), tmp_path / "cache"))
-    (tmp_path / "words.json").write_text('{"frequent": 3}')
-    with pytest.raises(InputError, match=r"words.json: not the words of a training text"):
-        made.load(tmp_path)

@@ -46,7 +46,6 @@ class Keep(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        assert isinstance(outputs, dict)
         self.found |= {i: p.candidates[0] for i, p in zip(outputs["index"], outputs["predictions"], strict=True)}
 
 
@@ -90,7 +89,7 @@ def test_it_continues_the_first_word_whatever_the_vector(tmp_path: Path) -> None
 
 def test_context_tells_what_the_first_word_does_not(tmp_path: Path) -> None:
     answers = [example.text for example in ANSWERS]
-    assert trained(tmp_path / "with", model(context_tokens=24), ANSWERS, steps=300) == answers
+    assert trained(tmp_path / "with", model(context_tokens=24), ANSWERS, steps=200) == answers
     assert len(set(trained(tmp_path / "without", model(), ANSWERS))) == 1
 
 
@@ -113,7 +112,7 @@ def test_the_trained_model_scores_texts_as_any_language_model_of_a_folder(tmp_pa
     assert shuffled > 2 * max(known)
 
 
-def test_hints_of_any_length_keep_their_places(tmp_path: Path) -> None:
+def test_hints_of_any_length_keep_their_places_and_are_said(tmp_path: Path) -> None:
     attack = model(context_tokens=3)
     attack.decoding = NucleusSampling(max_new_tokens=5)
     attack.connect(tmp_path, None)
@@ -127,9 +126,6 @@ def test_hints_of_any_length_keep_their_places(tmp_path: Path) -> None:
         assert alone[0].candidates == together[row].candidates
         begin = hint.first if hint.first != long else "x" * FIRST
         assert together[row].candidates[0].startswith(begin)
-
-
-def test_predictions_say_what_was_given(tmp_path: Path) -> None:
     attack = model()
     attack.connect(tmp_path, None)
     attack.prepare(TEXTS, tmp_path)
@@ -139,13 +135,10 @@ def test_predictions_say_what_was_given(tmp_path: Path) -> None:
     assert [prediction.given for prediction in found] == ["ada", "bob"]
 
 
-def test_without_hints_there_is_nothing_to_continue(tmp_path: Path) -> None:
+def test_what_it_cannot_work_with(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="attack=language_model reads no vectors"):
         model().invert(Targets(torch.zeros(1, 4), torch.arange(1)), None)
     assert NearestNeighbor().targets({"vectors": torch.zeros(1, 2), "index": torch.zeros(1)}).hints is None
-
-
-def test_no_context_where_one_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"attack\.context_tokens=8: no test text has a context; .*context_field"):
         trained(tmp_path, model(context_tokens=8), [Example(0, text) for text in TEXTS])
     assert not (tmp_path / "artifacts").exists()

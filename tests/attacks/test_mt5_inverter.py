@@ -49,16 +49,13 @@ def test_the_loss_in_blocks_is_the_loss(monkeypatch: pytest.MonkeyPatch, smoothi
         torch.testing.assert_close(one, other)
 
 
-def test_only_the_logits_of_one_block_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_logits_of_one_block_are_kept_and_embeddings_stay_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unembed.attacks.mt5_inverter, "LOGITS_AT_ONCE", 41 * 4)
     decoder, sizes = MT5Decoder(tiny()), []
     decoder.model.lm_head.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
     labels = torch.randint(2, 41, (5, 4)).index_fill(1, torch.tensor([3]), -100)
     decoder.loss(torch.randn(5, 2, 16), labels).backward()
     assert sizes == [4, 4, 4, 3, 3, 4, 4, 4]  # fifteen labels that count, forwards; and again backwards
-
-
-def test_embeddings_are_two_and_stay_two() -> None:
     model = tiny()
     assert model.lm_head.weight is not model.shared.weight
     assert torch.equal(model.lm_head.weight, model.shared.weight)

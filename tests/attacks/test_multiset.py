@@ -84,26 +84,19 @@ def test_loss_of_the_attack_crosses_out_what_it_would_name(tmp_path: Path, repea
     assert attack.loss(vectors, padded(texts)).item() == pytest.approx(expected.item(), abs=1e-6)
 
 
-def test_a_named_word_is_crossed_out_once_and_a_wrong_one_takes_nothing() -> None:
+def test_the_loss_by_hand() -> None:
     labels = torch.tensor([[7, 4, 7, -100]])
     left = remaining_words(labels, torch.tensor([[7, 5, 4, 7, 7]]))
     assert left.int().tolist() == [[[1, 1, 1, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]]]
-
-
-def test_a_perfect_attack_pays_the_entropy_of_what_is_left() -> None:
     # "b a" in either order: log 2 nats at the first step, none at the others
     logits = torch.tensor([[[0.0, 0.0, -40.0], [-40.0, 0.0, -40.0], [-40.0, -40.0, 0.0]]])
     loss = multiset_loss(logits, torch.tensor([[1, 0]]), torch.tensor([[0, 1, 2]]), end=True)
     assert loss.item() == pytest.approx(math.log(2) / 3, abs=1e-6)
-
-
-def test_without_an_end_a_step_with_no_word_left_adds_nothing() -> None:
     # "b a": either at the first step, log 2 nats; "b" with probability 3/4 at the second; nothing is left at the third
     logits = torch.tensor([[[0.0, 0.0], [0.0, math.log(3)], [5.0, -5.0]]], requires_grad=True)
     loss = multiset_loss(logits, torch.tensor([[1, 0]]), torch.tensor([[0, 1, 0]]), end=False)
     assert loss.item() == pytest.approx((math.log(2) + math.log(4 / 3)) / 3, abs=1e-6)
     loss.backward()  # type: ignore[no-untyped-call]
-    assert logits.grad is not None
     assert logits.grad[0, 2].tolist() == [0.0, 0.0]
 
 
@@ -114,6 +107,8 @@ def test_without_an_end_it_names_as_many_words_as_it_has_steps(tmp_path: Path) -
         torch.nn.init.normal_(parameter)
     found = attack.invert(Targets(torch.randn(20, 12), torch.arange(20)), None)
     assert {len(set(prediction.tokens or ())) for prediction in found} == {3}
+    with pytest.raises(ValueError, match=r"prefix\.vectors=2"):
+        Multiset(Words(), AdamW(), Prefix(vectors=2))
 
 
 def test_names_words_up_to_the_end_and_one_in_any_case(tmp_path: Path) -> None:
@@ -162,8 +157,3 @@ def test_it_learns_and_a_restored_one_predicts_the_same(
     again.connect(tmp_path / "artifacts", None, from_checkpoint=True)
     again.restore(tmp_path / "last.ckpt", FewLetters.dimension)
     assert again.invert(targets, None) == found
-
-
-def test_the_gru_reads_one_vector_a_step() -> None:
-    with pytest.raises(ValueError, match=r"prefix\.vectors=2"):
-        Multiset(Words(), AdamW(), Prefix(vectors=2))

@@ -11,6 +11,7 @@ from lightning import Trainer
 from torch import Tensor
 
 import unembed.attacks.nearest_neighbor
+from support.assembled import Texts, data_module
 from support.tiny_models import tiny_language_model
 from unembed.attacks.nearest_neighbor import NearestNeighbor, nearest
 from unembed.attacks.parts.predictions import Targets
@@ -35,12 +36,9 @@ def test_agrees_with_brute_force(block: int) -> None:
     assert nearest(targets, vectors.split(block)) == expected
 
 
-def test_length_of_a_vector_does_not_matter() -> None:
+def test_vectors_of_any_length_and_direction() -> None:
     vectors = torch.tensor([[100.0, 100.0], [0.1, 0.0]])
     assert nearest(torch.tensor([[3.0, 0.5], [0.001, 0.001]]), [vectors]) == [1, 0]
-
-
-def test_opposite_vectors_only() -> None:
     assert nearest(torch.tensor([[1.0, 0.0]]), [torch.tensor([[-1.0, 0.0]]), torch.tensor([[-1.0, 0.5]])]) == [1]
 
 
@@ -62,16 +60,18 @@ class Angles:
         return torch.stack([angles.cos(), angles.sin()], 1)
 
 
+def prepare(texts: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = data_module(Texts(train=texts, valid=[], test=[]), Angles(), folder)
+    data.setup("fit")
+    monkeypatch.setattr(NearestNeighbor, "data", data)
+    NearestNeighbor().prepare(texts, folder)
+
+
 @pytest.mark.parametrize("block", [2, 16_384])
 def test_attack_reads_back_what_it_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     monkeypatch.setattr(unembed.attacks.nearest_neighbor, "BLOCK", block)
     texts = ["0.0", "0.5", "1.0", "1.5", "2.5"]
-    cached = CachedEmbedder(Angles(), tmp_path / "cache")
-    cached.fill(texts, "training")
-    attack = NearestNeighbor()
-    attack.connect(tmp_path, cached)
-    attack.prepare(texts, tmp_path)
-
+    prepare(texts, tmp_path, monkeypatch)
     again = NearestNeighbor()
     again.connect(tmp_path, None)  # neither data nor embedder
     again.restore(None, dimension=2)
@@ -89,12 +89,10 @@ def test_attack_reads_back_what_it_prepared(tmp_path: Path, monkeypatch: pytest.
         ("neighbors.npy", b"", "cannot be rebuilt"),
     ],
 )
-def test_artifacts_of_another_form_are_one_message(tmp_path: Path, name: str, content: bytes, said: str) -> None:
-    cached = CachedEmbedder(Angles(), tmp_path / "cache")
-    cached.fill(["0.0", "0.5"], "training")
-    attack = NearestNeighbor()
-    attack.connect(tmp_path, cached)
-    attack.prepare(["0.0", "0.5"], tmp_path)
+def test_artifacts_of_another_form_are_one_message(
+    tmp_path: Path, name: str, content: bytes, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(["0.0", "0.5"], tmp_path, monkeypatch)
     (tmp_path / name).write_bytes(content)
     again = NearestNeighbor()
     again.connect(tmp_path, None, from_checkpoint=True)

@@ -59,10 +59,15 @@ def pair(folder: Path, inverter: str, corrector: str | None) -> Path:
     return folder
 
 
-@pytest.fixture(params=CORRECTORS)
-def layout(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Published]:
+@pytest.fixture(scope="module", params=CORRECTORS)
+def layout(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Published]:
     name: str = request.param
-    return recorded(name), load_published(str(pair(tmp_path, CORRECTORS[name], name)))
+    return recorded(name), load_published(str(pair(tmp_path_factory.mktemp("pair"), CORRECTORS[name], name)))
+
+
+@pytest.fixture(scope="module")
+def inverter() -> Published:
+    return load_published(str(FIXTURES / "inverter"))
 
 
 def logits(model: Any, labels: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
@@ -86,7 +91,6 @@ def test_corrector_gives_the_packages_encoder_inputs_and_logits(layout: tuple[st
     name, published = layout
     want = {key.removeprefix(f"{name}."): value for key, value in REFERENCE.items() if key.startswith(f"{name}.")}
     network = published.corrector
-    assert network is not None
     vectors, hypotheses = want["vectors"][:4], want["hypothesis_vectors"][:4]
     inputs, mask = network.encoder_input(network.project(vectors), vectors, hypotheses, want["hypotheses"][:4])
     torch.testing.assert_close(mask, want["encoder_mask"].long())
@@ -95,29 +99,19 @@ def test_corrector_gives_the_packages_encoder_inputs_and_logits(layout: tuple[st
     torch.testing.assert_close(found, want["logits"], atol=1e-5, rtol=1e-5)
 
 
-def test_inverter_writes_the_packages_ids(layout: tuple[str, Published]) -> None:
+def test_inverter_and_search_give_the_packages_texts(layout: tuple[str, Published]) -> None:
     name, published = layout
     found = published.guess(REFERENCE[f"{name}.vectors"])
     assert [one.text for one in found] == [text.strip() for text in RESULTS[name]["inverter"]]
     assert padded([one.ids for one in found], 0).tolist() == REFERENCE[f"{name}.hypotheses"].tolist()
-
-
-def test_search_gives_the_packages_texts(layout: tuple[str, Published]) -> None:
     name, published = layout
-    embed = embedder_in(published)
+    embed = stored_embedder(published)
     vectors = REFERENCE[f"{name}.vectors"]
     for key, want in RESULTS[name]["searches"].items():
         steps, width = map(int, key.split("x"))
         search = CorrectionSearch(steps, max(1, width), accept="newest")
         found = search(published.rewriter, vectors, published.guess(vectors), embed)
         assert [rounds[-1].text for rounds in found] == [text.strip() for text in want], key
-
-
-def embedder_in(published: Published) -> Callable[[list[str]], Tensor]:
-    """The frozen embedder of the inverter's file."""
-    stored = stored_embedder(published)
-    assert stored is not None
-    return stored
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -134,15 +128,12 @@ def test_a_pair_is_found_from_the_name_of_either(tmp_path: Path) -> None:
         assert (published.dimension, published.max_new_tokens) == (12, 9)  # the package's 10 count the start token
 
 
-def test_an_inverter_alone_guesses_and_says_that_it_has_no_corrector() -> None:
+def test_half_a_pair(tmp_path: Path) -> None:
     published = load_published(str(FIXTURES / "inverter_mt5"))
     published.corrector = None
     assert published.guess(REFERENCE["inverter_mt5.vectors"])[0].text
     with pytest.raises(InputError, match="no corrector was found"):
         _ = published.rewriter
-
-
-def test_a_corrector_without_its_inverter(tmp_path: Path) -> None:
     shutil.copytree(FIXTURES / "inverter_corrector", tmp_path / "other")
     with pytest.raises(InputError, match="<folder>/inverter"):
         load_published(str(tmp_path / "other"))
@@ -164,41 +155,35 @@ def test_weights_in_several_files(tmp_path: Path) -> None:
     described.write_text(json.dumps(index))
     (folder / "corrector" / "model.safetensors").unlink()
     network = load_published(str(folder)).corrector
-    assert network is not None
     torch.testing.assert_close(network.norm.weight.data, weights["layernorm.weight"])
 
 
-def changed(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> str:
-    """The folder of a pair whose corrector's weights are changed."""
-    path = pair(folder, "inverter", "inverter_corrector") / "corrector" / "model.safetensors"
+def without_transforms(weights: dict[str, Tensor]) -> None:
+    for name in [name for name in weights if name.startswith("embedding_transform")]:
+        del weights[name]
+
+
+def other_weights(weights: dict[str, Tensor]) -> None:
+    del weights["embedding_transform_2.3.bias"], weights["encoder_decoder.shared.weight"]
+    weights["encoder_decoder.more.weight"], weights["pooler.weight"] = torch.zeros(2), torch.zeros(2)
+    weights["embedding_transform_3.0.weight"] = torch.zeros(3, 12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without_transforms, r"Vec2Text.* encoder_decoder, layernorm"),
+        (other_weights, "; missing: difference.2.bias, model.shared.weight; unknown: model.more.weight, pooler.weight; "
+                        r"of another shape: hypothesis.0.weight is \(3, 12\) instead of \(12, 12\)$"),
+    ],
+)  # fmt: skip
+def test_weights_of_something_else(tmp_path: Path, change: Callable[[dict[str, Tensor]], object], message: str) -> None:
+    path = pair(tmp_path, "inverter", "inverter_corrector") / "corrector" / "model.safetensors"
     weights = load_file(path)
     change(weights)
     save_file(weights, path)
-    return str(folder)
-
-
-def test_all_missing_unknown_and_misshapen_weights_are_listed(tmp_path: Path) -> None:
-    def change(weights: dict[str, Tensor]) -> None:
-        del weights["embedding_transform_2.3.bias"], weights["encoder_decoder.shared.weight"]
-        weights["encoder_decoder.more.weight"], weights["pooler.weight"] = torch.zeros(2), torch.zeros(2)
-        weights["embedding_transform_3.0.weight"] = torch.zeros(3, 12)
-
-    with pytest.raises(InputError) as caught:
-        load_published(changed(tmp_path, change))
-    message = str(caught.value)
-    missing, unknown, shapes = message.split("; ")[1:]
-    assert missing == "missing: difference.2.bias, model.shared.weight"
-    assert unknown == "unknown: model.more.weight, pooler.weight"
-    assert shapes == "of another shape: hypothesis.0.weight is (3, 12) instead of (12, 12)"
-
-
-def test_weights_of_something_else(tmp_path: Path) -> None:
-    def change(weights: dict[str, Tensor]) -> None:
-        for name in [name for name in weights if name.startswith("embedding_transform")]:
-            del weights[name]
-
-    with pytest.raises(InputError, match=r"Vec2Text.* encoder_decoder, layernorm"):
-        load_published(changed(tmp_path, change))
+    with pytest.raises(InputError, match=message):
+        load_published(str(tmp_path))
 
 
 def test_a_damaged_file_and_one_with_code_in_it_are_refused(tmp_path: Path) -> None:
@@ -213,12 +198,20 @@ def test_a_damaged_file_and_one_with_code_in_it_are_refused(tmp_path: Path) -> N
         load_published(str(folder))
 
 
-def test_an_unknown_name_says_where_it_was_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_names_and_folders_that_hold_no_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match=r"jxm/gtr__nq__33 \(revision v1\).*hub's cache.*hf download"):
         load_published("jxm/gtr__nq__33", "v1")
+    folder = pair(tmp_path, "inverter", None)
+    path = folder / "t5" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "bart"}))
+    with pytest.raises(InputError, match="bart; valid: t5, mt5"):
+        load_published(str(folder / "inverter"))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="names no model_name_or_path"):
+        load_published(str(tmp_path))
 
 
 def test_a_pair_and_its_language_model_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,20 +229,6 @@ def test_a_pair_and_its_language_model_in_the_hubs_cache(tmp_path: Path, monkeyp
     vectors = REFERENCE["inverter_corrector.vectors"]
     assert [one.text for one in published.guess(vectors)] == RESULTS["inverter_corrector"]["inverter"]
     assert published.rewriter.network.layout == Layout(vectors=3, normalize=False)
-
-
-def test_a_language_model_that_is_no_t5(tmp_path: Path) -> None:
-    folder = pair(tmp_path, "inverter", None)
-    path = folder / "t5" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "bart"}))
-    with pytest.raises(InputError, match="bart; valid: t5, mt5"):
-        load_published(str(folder / "inverter"))
-
-
-def test_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(InputError, match="names no model_name_or_path"):
-        load_published(str(tmp_path))
 
 
 # -- the embedder ----------------------------------------------------------------------------------------------------
@@ -270,19 +249,16 @@ class Scaled:
 
 
 def oracle(folder: Path, published: Published, change: Callable[[Tensor], Tensor]) -> CachedEmbedder:
-    return CachedEmbedder(Scaled(embedder_in(published), change), folder / "cache")
+    return CachedEmbedder(Scaled(stored_embedder(published), change), folder / "cache")
 
 
-def test_the_embedder_in_the_file_gives_the_packages_vectors() -> None:
-    published = load_published(str(FIXTURES / "inverter"))
+def test_the_embedder_in_the_file_is_the_packages_and_is_not_counted_as_queries(
+    tmp_path: Path, inverter: Published
+) -> None:
     first = RESULTS["inverter_corrector"]["references"][0]
-    torch.testing.assert_close(embedder_in(published)([first])[0], REFERENCE["inverter_corrector.vectors"][0])
-
-
-def test_the_right_embedder_passes_and_is_not_counted_as_queries(tmp_path: Path) -> None:
-    published = load_published(str(FIXTURES / "inverter"))
-    asked = oracle(tmp_path, published, lambda vectors: vectors)
-    check_space(published, asked)
+    torch.testing.assert_close(stored_embedder(inverter)([first])[0], REFERENCE["inverter_corrector.vectors"][0])
+    asked = oracle(tmp_path, inverter, lambda vectors: vectors)
+    check_space(inverter, asked)
     assert asked.queries.asked["attack"] == 0
 
 
@@ -294,17 +270,18 @@ def test_the_right_embedder_passes_and_is_not_counted_as_queries(tmp_path: Path)
         (lambda vectors: vectors[:, :8], "12 dimensions, and the embedder gives 8; .*embedder=gtr"),
     ],
 )
-def test_an_embedder_of_another_space(tmp_path: Path, change: Callable[[Tensor], Tensor], message: str) -> None:
-    published = load_published(str(FIXTURES / "inverter"))
+def test_an_embedder_of_another_space(
+    tmp_path: Path, inverter: Published, change: Callable[[Tensor], Tensor], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
-        check_space(published, oracle(tmp_path, published, change))
+        check_space(inverter, oracle(tmp_path, inverter, change))
 
 
 def test_without_an_embedder_in_the_file_the_inverter_itself_tells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published = load_published(str(FIXTURES / "inverter_mt5"))
-    embed = embedder_in(published)
+    embed = stored_embedder(published)
     published.embedder_weights = {}
     made = itertools.product(("ada", "bob", "carla"), ("likes", "sees", "found"), ("two dogs", "the sea", "old songs"))
     texts = [f"{' '.join(parts)}." for parts in made]
@@ -312,7 +289,7 @@ def test_without_an_embedder_in_the_file_the_inverter_itself_tells(
     known = [text for text, guess in zip(texts, guesses, strict=True) if text == guess.text]
     monkeypatch.setattr(module, "SENTENCES", tuple(known[:5]))  # the tiny inverter knows few sentences
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         check_space(published, CachedEmbedder(Scaled(embed, lambda vectors: vectors), tmp_path / "cache"))
     with pytest.warns(UserWarning, match="probably of another space"):
         check_space(published, CachedEmbedder(Scaled(embed, lambda vectors: -vectors.roll(5, dims=1)), tmp_path / "c2"))

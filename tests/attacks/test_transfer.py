@@ -92,13 +92,16 @@ def test_algen_reads_as_much_as_the_decoder_with_its_own_vectors(base: Path) -> 
         Place(base, base / "data.jsonl", SHORT, VICTIM).evaluate(runs[2], "more", "attack.rounds=3")
 
 
-def test_teia_reads_as_much_as_the_decoder_with_its_own_vectors(base: Path) -> None:
+def test_teia_and_the_papers_map_read_as_much(base: Path) -> None:
     run = attacked(base, "hundred", *TEIA_SETTINGS, "datamodule.limit_train=100")
     assert metrics_of(run)["rougeL"] > 0.95 * metrics_of(base / "own")["rougeL"]
+    run = attacked(base, "paper", "attack=algen", "attack/aligner=pseudo_inverse", "datamodule.limit_train=100")
+    assert load(run / ABOUT)["pairs"] == 100
+    assert metrics_of(run)["rougeL"] > 0
 
 
 @FEW_VECTORS
-def test_a_secret_rotation_is_read(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_rotation_is_read_and_a_fitted_translation_kept(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNEMBED_ROTATION_KEY", KEY)
     run = attacked(base, "turned", *UNPAIRED, "defense=rotation", "defense.adaptive=true", embedder=OWN)
     found, own = metrics_of(run), metrics_of(base / "own")
@@ -106,6 +109,15 @@ def test_a_secret_rotation_is_read(base: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found["rougeL"] >= own["rougeL"] - 5
     compared = [row for row in read_lines(base / "data.jsonl") if row["split"] != "valid"]
     assert load(run / ABOUT)["victim"] == len(compared)
+    fits: list[int] = []
+    fit = Translator.fit
+    monkeypatch.setattr(Translator, "fit", lambda self, x, y: fits.append(len(x)) or fit(self, x, y))
+    run = attacked(base, "kept", *UNPAIRED)
+    attacked(base, "kept", *UNPAIRED, "ckpt_path=last")
+    assert len(fits) == 1
+    attacked(base, "kept", *UNPAIRED, "ckpt_path=last", "attack.vectors=30")
+    assert fits[1:] == [30]
+    assert load(run / ABOUT)["victim"] == 30
 
 
 @FEW_VECTORS
@@ -136,28 +148,6 @@ def test_warns_where_the_decoder_has_seen_the_test_texts(base: Path, recwarn: py
     said = [str(one.message) for one in recwarn if "has seen them" in str(one.message)]
     assert len(said) == 1
     assert "own: 2 of 3 test texts are among its training texts" in said[0]
-
-
-def test_the_papers_map(base: Path) -> None:
-    run = attacked(base, "paper", "attack=algen", "attack/aligner=pseudo_inverse", "datamodule.limit_train=100")
-    assert load(run / ABOUT)["pairs"] == 100
-    assert metrics_of(run)["rougeL"] > 0
-
-
-@FEW_VECTORS
-def test_a_fitted_translation_is_kept(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fits: list[int] = []
-    fit = Translator.fit
-    monkeypatch.setattr(Translator, "fit", lambda self, x, y: fits.append(len(x)) or fit(self, x, y))
-    run = attacked(base, "kept", *UNPAIRED)
-    attacked(base, "kept", *UNPAIRED, "ckpt_path=last")
-    assert len(fits) == 1
-    attacked(base, "kept", *UNPAIRED, "ckpt_path=last", "attack.vectors=30")
-    assert fits[1:] == [30]
-    assert load(run / ABOUT)["victim"] == 30
-
-
-# -- what TEIA trains -------------------------------------------------------------------------------------------------
 
 
 def test_few_known_texts_are_shown_as_the_map_without_them_gives_them(
@@ -217,9 +207,6 @@ def test_the_head_is_trained_to_be_taken_for_the_victim() -> None:
     assert (surrogate(own, mapped).mean(0) - real.mean(0)).norm().item() < 1
 
 
-# -- messages ---------------------------------------------------------------------------------------------------------
-
-
 def test_messages(base: Path, tmp_path: Path) -> None:
     empty = write_lines(tmp_path / "tests.jsonl", [{"text": TEXTS[0], "split": "test"}])
     for kind, settings in {"algen": ["attack=algen"], "teia": TEIA_SETTINGS}.items():
@@ -231,9 +218,10 @@ def test_messages(base: Path, tmp_path: Path) -> None:
             attacked(base, f"x2-{kind}", *few, f"attack.source_run={aligned}")
         with pytest.raises(InputError, match=rf"attack={kind} needs known texts .* datamodule.limit_train"):
             attacked(base, f"x3-{kind}", *few, f"datamodule.path={empty}")
+        own = {"source_run": str(base / "own"), "cache_dir": str(tmp_path)}
         attack = {
-            "algen": ALGEN(str(base / "own"), LeaveOneOut(), str(tmp_path)),
-            "teia": TEIA(str(base / "own"), Surrogate(), AdamW(), str(tmp_path)),
+            "algen": ALGEN(LeaveOneOut(), public=4000, **own),
+            "teia": TEIA(Surrogate(), AdamW(), public=24_000, **own),
         }[kind]
         attack.connect(aligned / layout.ARTIFACTS, None, from_checkpoint=True)
         with pytest.raises(InputError, match=rf"maps vectors of dimension {Rotated.dimension}, .* {Letters.dimension}"):
@@ -253,9 +241,6 @@ def test_messages(base: Path, tmp_path: Path) -> None:
 def test_its_own_embedder_is_warned_of(base: Path, attack: list[str]) -> None:
     with pytest.warns(UserWarning, match="is the victim's embedder itself"):
         attacked(base, f"same-{name_of(attack)}", *attack, embedder=OWN)
-
-
-# -- kill -9 ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -26,8 +26,7 @@ from unembed.attacks.parts.batch_cache import BatchCache
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.parts.prefix import Prefix
 from unembed.attacks.vec2text.attack import Vec2Text
-from unembed.attacks.vec2text.corrector import Corrector
-from unembed.attacks.vec2text.hypothesis_plan import Recipe, matched_noise
+from unembed.attacks.vec2text.corrector import Corrector, Recipe, matched_noise
 from unembed.attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, padded
 from unembed.attacks.vec2text.search import CorrectionSearch
 from unembed.commands import invert
@@ -58,7 +57,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture(scope="module")
 def inverter(place: Place) -> Path:
-    return place.train("inverter", *INVERTER, steps=60)
+    return place.train("inverter", *INVERTER, steps=30)
 
 
 @pytest.fixture(scope="module")
@@ -95,12 +94,6 @@ def test_the_encoder_reads_target_hypothesis_and_difference_between_end_tokens()
     ]  # as published: no start
 
 
-def test_without_feedback_the_vector_of_the_hypothesis_changes_nothing() -> None:
-    made, targets, ids = network(feedback=False), torch.randn(2, 6), torch.tensor([[0, 7, 1]] * 2)
-    one, other = (made.encoder_input(made.project(targets), targets, torch.randn(2, 6), ids)[0] for _ in range(2))
-    assert torch.equal(one, other)
-
-
 def test_normalised_vectors_lose_their_length_and_their_difference_keeps_its_own() -> None:
     made, ids = network(layer_norm=False), torch.tensor([[0, 7, 1]])
     targets, own = torch.randn(1, 6), torch.randn(1, 6)
@@ -112,11 +105,15 @@ def test_normalised_vectors_lose_their_length_and_their_difference_keeps_its_own
     assert torch.allclose(inputs[:, 9:12].flatten(1), wanted, atol=1e-5)
 
 
-def test_padding_of_a_hypothesis_changes_no_loss() -> None:
+def test_padding_and_without_feedback_the_vector_of_a_hypothesis_change_nothing() -> None:
     made, targets, own = network(), torch.randn(1, 6), torch.randn(1, 6)
     labels = torch.tensor([[5, 6, 1]])
     short, long = torch.tensor([[0, 7, 8, 1]]), torch.tensor([[0, 7, 8, 1, 0, 0, 0]])
     assert torch.allclose(made.loss(targets, own, short, labels), made.loss(targets, own, long, labels), atol=1e-6)
+    made, targets, ids = network(feedback=False), torch.randn(2, 6), torch.tensor([[0, 7, 1]] * 2)
+    one, other = (made.encoder_input(made.project(targets), targets, torch.randn(2, 6), ids)[0] for _ in range(2))
+    assert torch.equal(one, other)
+    assert padded([[1], [2, 3]], 9).tolist() == [[1, 9], [2, 3]]
 
 
 def projection(**settings: Any) -> Prefix:
@@ -130,6 +127,9 @@ def test_a_corrector_begins_with_the_projection_of_its_inverter(recwarn: pytest.
     made.read_vectors_as(prefix)
     assert torch.equal(made.target(torch.ones(6)), prefix.layers(torch.ones(6)))
     assert not [one for one in recwarn if "start_from_inverter" in str(one.message)]
+    for given in ({}, {"corrector_run": "a", "pretrained": "b"}):
+        with pytest.raises(ValueError, match="give either corrector_run=<run> or pretrained"):
+            Vec2Text(search=CorrectionSearch(), **given)
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,6 @@ def test_a_text_is_read_as_it_would_have_been_written(text: str) -> None:
     written = token_ids(tokenizer, [text])[0][:room]
     ids = (0, *written, 1) if len(written) < room else (0, *written)
     assert rewriter.read([text])[0].ids == ids == rewriter.proposal(written).ids
-
-
-def test_rows_are_filled_up_to_the_right() -> None:
-    assert padded([[1], [2, 3]], 9).tolist() == [[1, 9], [2, 3]]
 
 
 # -- hypotheses -------------------------------------------------------------------------------------------------------
@@ -204,7 +200,7 @@ def test_ranks_share_the_parts(tmp_path: Path) -> None:
     assert parts == {0: [0, 6], 1: [3, 9]}
 
 
-def test_matched_noise_makes_training_texts_as_hard_as_others() -> None:
+def test_noise_of_hypotheses() -> None:
     tried: list[float] = []
 
     def closeness(noise: float) -> float:
@@ -214,18 +210,6 @@ def test_matched_noise_makes_training_texts_as_hard_as_others() -> None:
     assert matched_noise(closeness, 0.64) == pytest.approx(0.6, abs=0.02)
     assert len(tried) < 12
     assert matched_noise(closeness, 1.0) == 0.0
-
-
-@pytest.mark.slow
-def test_noise_matched_in_a_run(place: Place, inverter: Path) -> None:
-    run = place.train(
-        "matched", *CORRECTOR, "attack.hypotheses.noise=[matched]", f"attack.inverter_run={inverter}", steps=1
-    )
-    described = json.loads((run / "artifacts/hypotheses.json").read_text())
-    assert any(name.startswith("train, greedy") for name in described)
-
-
-def test_noise_hangs_on_seed_and_example_alone() -> None:
     own = torch.randn(5, 64)
     recipe = Recipe(noise=0.5, seed=3)
     together = recipe.noised(own, [4, 7, 9, 2, 11])
@@ -235,6 +219,17 @@ def test_noise_hangs_on_seed_and_example_alone() -> None:
     assert float(share) == pytest.approx(0.5, abs=0.1)
 
 
+@pytest.mark.slow
+def test_noise_matched_in_a_run(place: Place, inverter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unembed.attacks.vec2text.corrector.MATCHED", 3)
+    run = place.train(
+        "matched", *CORRECTOR, "attack.hypotheses.noise=[matched]", "attack.hypotheses.sampled=0",
+        "attack.hypotheses.later_rounds=0", f"attack.inverter_run={inverter}", steps=1,
+    )  # fmt: skip
+    described = json.loads((run / "artifacts/hypotheses.json").read_text())
+    assert any(name.startswith("train, greedy") for name in described)
+
+
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
@@ -242,7 +237,9 @@ def test_noise_hangs_on_seed_and_example_alone() -> None:
 def test_a_corrector_run_is_a_whole_attack_without_its_inverter_run(
     place: Place, inverter: Path, corrector: Path, tmp_path: Path
 ) -> None:
-    alone = place.train("kept", *CORRECTOR, f"attack.inverter_run={shutil.copytree(inverter, tmp_path / 'gone')}")
+    alone = place.train(
+        "kept", *CORRECTOR, f"attack.inverter_run={shutil.copytree(inverter, tmp_path / 'gone')}", steps=1
+    )
     shutil.rmtree(tmp_path / "gone")
     again = place.evaluate(alone, "kept_again")
     assert predictions_of(again) == predictions_of(alone)
@@ -265,7 +262,7 @@ def pretrained(place: Place) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-def test_the_published_corrector_begins_with_the_pretrained_weights_and_needs_them_no_more_once_it_is_trained(
+def test_the_published_corrector_begins_with_the_pretrained_weights_and_muon_on_them_is_warned_of(
     place: Place, pretrained: tuple[Path, Path]
 ) -> None:
     folder, inverter = pretrained
@@ -278,10 +275,6 @@ def test_the_published_corrector_begins_with_the_pretrained_weights_and_needs_th
         offline.setattr(Pretrained, "pretrained", lambda self: pytest.fail("the hub was asked"))
         again = place.evaluate(run, "published_again")
     assert predictions_of(again) == predictions_of(run)
-
-
-@pytest.mark.slow
-def test_muon_on_pretrained_weights_is_warned_of(place: Place, pretrained: tuple[Path, Path]) -> None:
     options = ["attack=vec2text_corrector", f"attack.inverter_run={pretrained[1]}", *T5_BASE]
     with pytest.warns(UserWarning, match=r"attack\.optimizer: .* take attack=vec2text_corrector_t5_base"):
         place.train("muon", *options, "attack.hypotheses.noise=[0.0]", steps=1)
@@ -304,26 +297,23 @@ def test_training_and_every_round_read_a_text_with_the_same_ids(
 
     monkeypatch.setattr(CorrectorNetwork, "encoder_input", noted)
     options = [*CORRECTOR, "attack.max_new_tokens=4", "attack.search.steps=3"]
-    place.train("cut", *options, f"attack.inverter_run={inverter}", steps=30)
+    place.train("cut", *options, f"attack.inverter_run={inverter}", steps=12)
     end = attack_of(inverter, 384).tokenizer.eos_token_id
     assert all(any(end not in read for read in rows) for rows in seen.values())
 
 
 @pytest.mark.slow
-def test_zero_steps_are_the_inverter_and_more_never_lie_farther(place: Place, inverter: Path, corrector: Path) -> None:
+def test_zero_steps_are_the_inverter_more_never_lie_farther_and_batches_do_not_matter(
+    place: Place, inverter: Path, corrector: Path
+) -> None:
     none = place.evaluate(corrector, "none", "attack.search.steps=0")
     assert predictions_of(none) == predictions_of(inverter)
     some = place.evaluate(corrector, "some", "attack.search.steps=4", "attack.search.beams=3")
     assert metrics_of(some)["cosine"] >= metrics_of(none)["cosine"] - 1e-6
     assert metrics_of(some)["queries"] > metrics_of(none)["queries"] > 0
-
-
-@pytest.mark.slow
-def test_a_target_is_corrected_alike_in_every_batch(place: Place, corrector: Path) -> None:
-    together = place.evaluate(corrector, "together", "datamodule.eval_batch_size=64")
     alone = place.evaluate(corrector, "alone", "datamodule.eval_batch_size=1")
-    assert predictions_of(alone) == predictions_of(together)
-    assert metrics_of(alone)["queries"] == metrics_of(together)["queries"]
+    assert predictions_of(alone) == predictions_of(corrector)  # six in a batch
+    assert metrics_of(alone)["queries"] == metrics_of(corrector)["queries"]
 
 
 @pytest.mark.slow
@@ -338,62 +328,47 @@ def test_the_whole_from_two_runs(place: Place, inverter: Path, corrector: Path) 
     assert len((place.base / "mine.npy.texts.jsonl").read_text().splitlines()) == 3
 
 
-@pytest.mark.slow
-def test_a_checkpoint_of_the_published_layout_is_a_whole_attack(place: Place, corrector: Path, tmp_path: Path) -> None:
+def released(folder: Path, corrector: Path, length: int = 17) -> Path:
+    """The networks of a run as a released pair, which writes ``length - 1`` tokens."""
     attack = attack_of(corrector, 384)
-    assert isinstance(attack, Corrector)
-    inverter, network = attack.inverter, attack.network
-    export(tmp_path / "pair", inverter.prefix, inverter.decoder.model, network, attack.tokenizer, length=17)
+    prefix, model = attack.inverter.prefix, attack.inverter.decoder.model
+    export(folder, prefix, model, attack.network, attack.tokenizer, length=length)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_the_published_layout_is_a_whole_attack(
+    place: Place, corrector: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     same = [
         "attack.initial=constant", "attack.constant=bob lives in oslo .", "attack.search.steps=2",
         "attack.search.beams=2",
     ]  # fmt: skip
     ours = place.evaluate(corrector, "from_constant", *same)
-    run = place.train("released", "attack=vec2text", f"attack.pretrained={tmp_path / 'pair'}", *same)
+    pair = released(tmp_path / "pair", corrector)
+    run = place.train("released", "attack=vec2text", f"attack.pretrained={pair}", *same)
     assert predictions_of(run) == predictions_of(ours)
     assert predictions_of(place.evaluate(run, "released_again")) == predictions_of(run)
+    assert not [one for one in recwarn if "tokens at most" in str(one.message)]
+    # Texts that it cannot write are counted: 32 tokens of MiniLM are more than the 31 of T5 of the released correctors.
+    short = released(tmp_path / "short", corrector, length=3)
+    place.train("short", "attack=vec2text", f"attack.pretrained={short}", "attack.search.steps=0")
+    (said,) = [str(one.message) for one in recwarn if "tokens at most" in str(one.message)]
+    counted = "writes 2 tokens at most, and 6 of 6 test texts have more; .*max_tokens=2"
+    assert re.search(rf"attack\.pretrained={short}: {counted}", said)
 
 
 @pytest.mark.slow
-def test_texts_that_a_released_checkpoint_cannot_write_are_counted(
-    place: Place, corrector: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    """32 tokens of MiniLM are more than the 31 of T5 that the released correctors write."""
-    attack = attack_of(corrector, 384)
-    assert isinstance(attack, Corrector)
-    inverter = attack.inverter
-    for length, counted in (
-        (3, "writes 2 tokens at most, and 6 of 6 test texts have more; .*max_tokens=2"),
-        (17, None),
-    ):
-        folder = tmp_path / str(length)
-        export(folder, inverter.prefix, inverter.decoder.model, attack.network, attack.tokenizer, length=length)
-        recwarn.clear()
-        place.train(f"length_{length}", "attack=vec2text", f"attack.pretrained={folder}", "attack.search.steps=0")
-        said = [str(one.message) for one in recwarn if "tokens at most" in str(one.message)]
-        assert len(said) == (counted is not None)
-        assert counted is None or re.search(rf"attack\.pretrained={folder}: {counted}", said[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "part",
-    ["inverter", "corrector", "pretrained"],
-)
+@pytest.mark.parametrize("pretrained", [False, True])
 def test_a_killed_test_resumes_only_with_the_weights_that_it_began_with(
-    place: Place, inverter: Path, corrector: Path, tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+    place: Place, inverter: Path, corrector: Path, tmp_path: Path, pretrained: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole attack has no weights of its own: those of the runs inside it count, and of a released checkpoint."""
     options = ["attack=vec2text", "attack.search.steps=1", "attack.search.beams=1"]
-    if part == "pretrained":
-        attack = attack_of(corrector, 384)
-        assert isinstance(attack, Corrector)
-        held = attack.inverter
-        export(tmp_path / "pair", held.prefix, held.decoder.model, attack.network, attack.tokenizer, length=17)
-        run = place.train(f"key_{part}", *options, f"attack.pretrained={tmp_path / 'pair'}")
-    else:
-        runs_given = [f"attack.corrector_run={corrector}", f"attack.inverter_run={inverter}"]
-        run = place.train(f"key_{part}", *options, *runs_given)
+    parts = [f"attack.corrector_run={corrector}", f"attack.inverter_run={inverter}"]
+    if pretrained:
+        parts = [f"attack.pretrained={released(tmp_path / 'pair', corrector)}"]
+    run = place.train(f"key_{pretrained}", *options, *parts)
     worked: list[int] = []
     search = CorrectionSearch.__call__
 
@@ -401,32 +376,27 @@ def test_a_killed_test_resumes_only_with_the_weights_that_it_began_with(
         worked.append(len(targets))
         return search(self, rewriter, targets, *others, **named)
 
+    def evaluate() -> int:
+        place.evaluate(run, f"key_{pretrained}_out")
+        return sum(worked)
+
     monkeypatch.setattr(CorrectionSearch, "__call__", counted)
-    with pytest.MonkeyPatch.context() as killed:
-        killed.setattr(BatchCache, "clear", lambda self: None)
-        place.evaluate(run, f"key_{part}_out")
-        assert sum(worked) == 6
-        place.evaluate(run, f"key_{part}_out")
-    assert sum(worked) == 6  # all batches were taken over
-    if part == "pretrained":
+    monkeypatch.setattr(BatchCache, "clear", lambda self: None)  # as if it were killed at its very end
+    assert [evaluate(), evaluate()] == [6, 6]  # all batches were taken over
+    if pretrained:
         (path,) = (tmp_path / "pair" / "corrector").glob("*.safetensors")
         weights = load_file(path)
         weights["layernorm.weight"] *= 1.01
         save_file(weights, path, {"format": "pt"})
-    else:
+        assert evaluate() == 12
+        return
+    for number, part in enumerate(("inverter", "corrector"), start=2):
         path = run / layout.ARTIFACTS / part / layout.CHECKPOINT
         content = torch.load(path, weights_only=True)
         name = min(content["state_dict"])
         content["state_dict"][name] = content["state_dict"][name] * 1.01
         torch.save(content, path)
-    place.evaluate(run, f"key_{part}_out")
-    assert sum(worked) == 12
-
-
-def test_a_run_or_a_checkpoint_and_not_both() -> None:
-    for given in ({}, {"corrector_run": "a", "pretrained": "b"}):
-        with pytest.raises(ValueError, match="give either corrector_run=<run> or pretrained"):
-            Vec2Text(search=CorrectionSearch(), **given)
+        assert evaluate() == 6 * number
 
 
 @pytest.mark.slow
@@ -503,7 +473,6 @@ def test_a_corrector_learns_to_correct(place: Place, inverter: Path) -> None:
     """Trained long enough to know its few texts by heart, it finds each from any other's words."""
     run = place.train("long", *CORRECTOR, f"attack.inverter_run={inverter}", steps=150)
     attack = attack_of(run, 384)
-    assert isinstance(attack, Corrector)
     known = [text for n, text in enumerate(TEXTS) if n % 5 and n % 7]
     attack.initial = "constant"
     attack.constant = known[0]

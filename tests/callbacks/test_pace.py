@@ -83,17 +83,16 @@ def test_no_other_process_is_asked_for_a_line(clock: Clock, caplog: pytest.LogCa
     assert len(caplog.messages) == 1
 
 
-def test_lines_come_early_and_then_ever_less_often(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_first_process_speaks_early_and_then_ever_less_often(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    trained(Pace(60, first_seconds=60), clock, trainer(is_global_zero=False), steps=50, seconds=3)
+    assert caplog.messages == []
     caplog.set_level(logging.INFO)
     trained(Pace(every_seconds=60, first_seconds=5), clock, trainer(max_steps=400), steps=400, seconds=1)
     steps = [int(message.partition("step ")[2].partition(" ")[0]) for message in caplog.messages]
     assert steps == [5, 15, 35, 75, 135, 195, 255, 315, 375]
-
-
-def test_only_the_first_process_speaks(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    trained(Pace(60, first_seconds=60), clock, trainer(is_global_zero=False), steps=50, seconds=3)
-    assert caplog.messages == []
 
 
 def test_batches_of_an_earlier_session_do_not_hasten_the_end(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -148,15 +147,10 @@ def test_the_bar_counts_all_steps_and_the_log_alone_has_the_lines(
     assert [record.__dict__["for_log_alone"] for record in caplog.records] == [True] * len(caplog.records) != []
 
 
-def test_a_training_that_diverged_is_resumed_with_its_curve(tmp_path: Path) -> None:
-    lines = [
-        '{"step": 1, "train_loss": NaN, "note": "\\ud800"}',
-        '{"step": 2, "train_loss": 0.5, "seconds": 1e999}',
-        '{"step": 3}',
-        "[]",
-        '{"st',
-    ]
+def test_a_resumed_training_continues_its_curve(tmp_path: Path) -> None:
+    lines = ['{"step": 1, "train_loss": null}', '{"step": 2, "train_loss": 0.5}', '{"step": 3, "train_loss": 0.4}',
+             '{"step": 2, "val_lo']  # fmt: skip
     (tmp_path / "history.jsonl").write_text("\n".join(lines))
     History(str(tmp_path)).on_train_start(trainer(global_step=2), LightningModule())
     kept = read_lines(tmp_path / "history.jsonl")
-    assert [(row["step"], row["train_loss"], row["seconds"]) for row in kept] == [(1, None, None), (2, 0.5, None)]
+    assert [(row["step"], row["train_loss"]) for row in kept] == [(1, None), (2, 0.5)]

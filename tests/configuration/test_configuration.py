@@ -23,18 +23,17 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from support.processes import ROOT, Warm, program
 from unembed import launch
-from unembed.callbacks.results import of_the_test
+from unembed.callbacks.results import build_test_callbacks
 from unembed.core.commands import command
 from unembed.core.errors import InputError
 from unembed.datamodules.batching import LengthBucketBatchSampler
 from unembed.launch import overrides
 from unembed.launch.composing import plain, survey
 from unembed.launch.console import ending
-from unembed.launch.origin import compose
 from unembed.launch.overrides import default_groups
 from unembed.runs.config_file import write_config
 
-GROUPS = [group for group in default_groups("train") if group not in ("paths", "hydra")]
+GROUPS = [group for group in default_groups("train") if group != "paths"]
 CHOICES = [(group, option) for group in GROUPS for option in overrides.options(group)]
 
 
@@ -84,7 +83,7 @@ OF_A_LANGUAGE_MODEL = {
 STAGED = {  # experiments that are composed with each of their stages
     ("experiment", f"{paper}/{table}"): [f"{paper}/{stage}" for stage in ("inverter", "corrector", "test")]
     for paper, table in (("vec2text", "table1"), ("vec2text", "table1_ada"), ("multilingual", "table4"))
-} | {("experiment", f"multilingual/table{n}"): ["multilingual/test"] for n in (1, 6, 8)}
+} | {("experiment", f"multilingual/table{n}"): ["multilingual/test"] for n in (1, 6)}
 
 
 def of_an_evaluation(choice: tuple[str, str]) -> bool:
@@ -211,9 +210,9 @@ def test_a_path_or_prompt_is_no_secret(line: str) -> None:
 def test_a_limit_below_none_is_refused() -> None:
     (config,), errors = survey("train", ["trainer.max_steps=-4", "trainer.max_epochs=-2"])
     assert not errors
-    assert [error for error in launch.check(config) if "limit" in error] == [
-        "trainer.max_steps=-4: must be -1 for no limit, or at least 0",
-        "trainer.max_epochs=-2: must be -1 for no limit, or at least 0",
+    assert launch.check(config) == [
+        "trainer.max_steps=-4: must be at least -1",
+        "trainer.max_epochs=-2: must be at least -1",
     ]
 
 
@@ -350,9 +349,7 @@ def test_nested_nodes_missing_and_unknown_arguments() -> None:
     assert launch.check(node("Car.old", year=0)) == ["car.year=0: must be at least 1"]
     assert launch.check(node("many", first=1, second="x")) == []
     wrong = node("Car", engine={"_target_": f"{__name__}.Car.old", "year": 3}, wheels=4)
-    assert launch.check(wrong) == []  # what a function gives is not known
-    wrong.car.engine = {"_target_": "datetime.timedelta", "minutes": 1}
-    assert launch.check(wrong) == ["car.engine: datetime.timedelta makes no Engine"]
+    assert launch.check(wrong) == []
     wrong.car.engine = 3
     assert launch.check(wrong) == ["car.engine=3: must be a node with _target_"]
 
@@ -361,7 +358,7 @@ def test_nested_nodes_missing_and_unknown_arguments() -> None:
     ("target", "reason"),
     [
         (f"{__name__}.Engin", f"no Engin in {__name__}, did you mean Engine?"),
-        (f"{__name__}.Car.young", "Car has no young"),
+        (f"{__name__}.Car.olld", f"no olld in {__name__}.Car, did you mean old?"),
         ("attacks.gia.GEIA", "no gia in attacks, did you mean geia?"),
         ("no_such_module.Thing", "no module no_such_module"),
         ("lightning.pytorch.callbacks.Timr", "no Timr in lightning.pytorch.callbacks, did you mean Timer?"),
@@ -376,7 +373,7 @@ def test_a_target_that_does_not_exist(target: str, reason: str) -> None:
 def test_null_leaves_a_callback_out_and_is_no_option() -> None:
     config = launch.compose("train", ["callbacks.attributes=null", "callbacks.progress=null"])
     assert launch.check(config) == []
-    assert of_the_test(config) == []  # and train.py skips it: support/small_scripts.py
+    assert build_test_callbacks(config) == []  # and train.py skips it: support/small_scripts.py
     wrong = launch.check(launch.compose("train", ["callbacks.pace=5", "+callbacks.mine.every=3"]))
     needed = "must be a node with _target_, or null to leave it out"
     assert wrong == [f"callbacks.pace=5: {needed}", f'callbacks.mine={{"every": 3}}: {needed}']
@@ -535,15 +532,6 @@ def test_a_run_directory_that_cannot_be_made_is_one_message(warm: Warm, tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {"file", "circle"}
 
 
-def test_a_configuration_directory_is_read_up_to_a_size(warm: Warm, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "defense.yaml").touch()
-    os.truncate(tmp_path / "mine" / "defense.yaml", 9_000_000_000)  # of which nothing is stored
-    done = warm.run([str(ROOT / "train.py"), "--config-dir", "mine"], cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("mine/defense.yaml: 9,000,000,000 bytes, and at most 1,000,000 are read")
-
-
 @pytest.mark.parametrize(
     ("name", "words", "said"),
     [
@@ -557,7 +545,7 @@ def test_an_output_that_cannot_be_written_is_one_message_before_the_work(
 ) -> None:
     (tmp_path / "file").touch()
     np.save(tmp_path / "mine.npy", np.ones((2, 384), np.float32))
-    write_config(tmp_path / "run", plain(compose("train", ["trainer=cpu", f"run_dir={tmp_path}/run"])))
+    write_config(tmp_path / "run", plain(launch.compose("train", ["trainer=cpu", f"run_dir={tmp_path}/run"])))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     done = warm.run([*program(name), *words], cwd=tmp_path)
     assert done.returncode == 2
@@ -623,7 +611,7 @@ def task(*configs):
         os.kill(os.getpid(), signal.SIGINT)
 
 if __name__ == "__main__":
-    configuration.{entry}(task, "{name}")
+    configuration.main(task, "{name}")
     print("torch" in sys.modules)
 '''
 
@@ -632,7 +620,7 @@ def _run(
     folder: Path, name: str, *arguments: str, task: str = "", warm: Warm | None = None
 ) -> subprocess.CompletedProcess[str]:
     script = folder / f"{name}.py"
-    script.write_text(SCRIPT.format(name=name, entry="main" if name == "train" else "main_on_run"))
+    script.write_text(SCRIPT.format(name=name))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TASK": task}
     command = [str(script), *arguments]
     if warm is not None:

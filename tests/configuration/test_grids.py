@@ -10,7 +10,7 @@ import pytest
 from support.processes import ROOT, Warm
 from unembed import launch
 from unembed.core.errors import InputError
-from unembed.launch.composing import grid_of, spread_out, survey
+from unembed.launch.composing import expand_grid, grid_of, survey
 from unembed.runs.config_file import read_config
 
 PRESET = """\
@@ -37,7 +37,7 @@ def search(tmp_path: Path) -> str:
 
 
 def runs(*words: str) -> set[str]:
-    configs, errors = survey("train", spread_out("train", words), multirun=True)
+    configs, errors = survey("train", expand_grid("train", words), multirun=True)
     assert errors == []
     return {config.run_dir for config in configs}
 
@@ -54,10 +54,10 @@ def test_the_cells_of_a_grid_and_what_the_command_line_changes(search: str) -> N
 
 def test_a_preset_that_is_no_grid_is_left_as_it_is(search: str) -> None:
     assert grid_of("train", ["experiment=paper/cell", search]) == {}
-    assert spread_out("train", ["experiment=paper/cell", search]) == ["experiment=paper/cell", search]
+    assert expand_grid("train", ["experiment=paper/cell", search]) == ["experiment=paper/cell", search]
     assert grid_of("train", ["experiment=paper/tabel1", search]) == {}
     with pytest.raises(InputError, match="experiment=paper/table1: a grid of its own, so it cannot be swept"):
-        spread_out("train", ["experiment=paper/cell,paper/table1", search])
+        expand_grid("train", ["experiment=paper/cell,paper/table1", search])
     (error,) = survey("train", ["experiment=paper/tabel1", search])[1]
     assert error == "experiment=paper/tabel1: did you mean paper/table1?"
 
@@ -65,7 +65,9 @@ def test_a_preset_that_is_no_grid_is_left_as_it_is(search: str) -> None:
 @pytest.mark.slow
 def test_a_grid_runs_all_its_cells_once_side_by_side(search: str, tmp_path: Path, warm: Warm) -> None:
     script = (
+        "from joblib.externals.loky.backend import context\n"
         "from unembed import launch as configuration\n"
+        "context.set_start_method('fork', force=True)  # joblib's processes need not import torch again\n"
         "def task(config):\n    print('run', config.run_dir, flush=True)\n"
         "configuration.main(task, 'train')\n"
     )
@@ -86,10 +88,10 @@ ENDING = """\
 import os, time
 from pathlib import Path
 from unembed import launch as configuration
-from unembed.runs.config_file import keep_config
+from unembed.runs.config_file import record_config
 def task(config):
     run = Path(config.run_dir)
-    keep_config(run, configuration.plain(config))
+    record_config(run, configuration.plain(config))
     print('run', run.name, flush=True)
     if config.seed == 2 and not (run / 'begun').exists():
         (run / 'begun').touch()
@@ -167,13 +169,19 @@ def test_a_grid_over_experiments_runs_those_that_it_lists(search: str, tmp_path:
     assert runs("experiment=all", search, "seed=1") == {"runs/grid/geia-1", "runs/grid/multiset-1"}
 
 
-@pytest.mark.parametrize("preset", ["access", "access_defended"])
-def test_the_cells_of_the_access_table_compose(preset: str) -> None:
-    configs, errors = survey("train", spread_out("train", [f"experiment={preset}"]), multirun=True)
+DEFENDED = [
+    "experiment=access/nearest,access/algen,access/shipped,access/unpaired_known,access/geia,access/geia_search",
+    "defense=noise,noise_strong,int8,truncation,rotation",
+]
+
+
+@pytest.mark.parametrize(("words", "parts"), [(["experiment=access"], 2), (DEFENDED, 0)], ids=["access", "defended"])
+def test_the_cells_of_the_access_table_compose(words: list[str], parts: int) -> None:
+    configs, errors = survey("train", expand_grid("train", words), multirun=True)
     assert errors == []
     assert [message for config in configs for message in launch.check(config)] == []
     directories = [config.run_dir for config in configs]
     assert len(set(directories)) == len(directories)
     cells = [config.access for config in configs if config.access is not None]
     assert all(set(cell) == {"attack", "has", "presumes"} for cell in cells)
-    assert len(configs) - len(cells) == (2 if preset == "access" else 0)  # own and corrector are parts of others
+    assert len(configs) - len(cells) == parts  # own and corrector are parts of others

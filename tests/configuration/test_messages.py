@@ -16,7 +16,7 @@ from unembed.core.commands import command
 from unembed.core.errors import InputError, did_you_mean, listed
 from unembed.core.ranks import check_devices
 from unembed.launch.composing import survey
-from unembed.launch.overrides import Given
+from unembed.launch.overrides import Overrides
 
 
 def said(*overrides: str) -> list[str]:
@@ -50,7 +50,7 @@ def test_spaces_around_the_equals_sign() -> None:
 )
 def test_a_printed_value_is_read_back_as_it_was(value: str) -> None:
     (word,) = shlex.split(command("train", run_dir=value))[2:]
-    (override,) = Given([word]).overrides
+    (override,) = Overrides([word]).overrides
     assert (override.key_or_group, override.value()) == ("run_dir", value)
 
 
@@ -167,7 +167,7 @@ def task(settings, config):
     print([point.name for point in configuration.defense_points(config, words, "points", settings.config_dir)])
 
 if __name__ == "__main__":
-    configuration.main_on_run(task, sys.argv.pop(1))
+    configuration.main(task, sys.argv.pop(1))
 """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import datasets
 import numpy as np
 import pytest
 
-from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span
 from unembed.datamodules.arrow_examples import IGNORED, ROWS, TokenIds, to_arrow
 
@@ -44,17 +42,17 @@ def test_what_is_read_is_what_was_stored() -> None:
     assert to_arrow(stored) is stored
     with pytest.raises(IndexError):
         stored[COUNT]
+    labels = TokenIds(["a bb", "", "ccc"], lambda texts: [[len(word) for word in text.split()] for text in texts])
+    assert labels.lengths.tolist() == [2, 0, 1]
+    assert labels.padded(np.array([2, 0, 1])).tolist() == [[3, IGNORED], [1, 2], [IGNORED, IGNORED]]
 
 
-def test_a_selection_is_numbered_anew_and_may_be_selected_from() -> None:
+def test_selections_and_several_lists() -> None:
     even = to_arrow(EXAMPLES).select(np.arange(0, COUNT, 2))
     assert [one.index for one in even] == list(range(COUNT // 2))
     assert [one.text for one in even] == [one.text for one in EXAMPLES[::2]]
     assert even.select(np.array([1, ROWS]))[1].text == EXAMPLES[2 * ROWS].text
     assert len(even.select(np.array([], np.int64))) == 0
-
-
-def test_texts_of_several_lists_are_one_list() -> None:
     first, second = to_arrow(EXAMPLES[:ROWS]), to_arrow(EXAMPLES[ROWS:])
     texts = first.queries + second.queries
     expected = [one.query for one in EXAMPLES]
@@ -63,12 +61,6 @@ def test_texts_of_several_lists_are_one_list() -> None:
     assert [texts[index] for index in (3, ROWS, -1)] == [expected[index] for index in (3, ROWS, -1)]
     assert list(first.texts) == [one.text for one in EXAMPLES[:ROWS]]
     assert not to_arrow(()).texts
-
-
-def test_labels_are_padded_rows_of_one_file() -> None:
-    labels = TokenIds(["a bb", "", "ccc"], lambda texts: [[len(word) for word in text.split()] for text in texts])
-    assert labels.lengths.tolist() == [2, 0, 1]
-    assert labels.padded(np.array([2, 0, 1])).tolist() == [[3, IGNORED], [1, 2], [IGNORED, IGNORED]]
 
 
 def test_nothing_is_left_in_the_temporary_directory_or_the_cache_of_datasets(
@@ -80,12 +72,3 @@ def test_nothing_is_left_in_the_temporary_directory_or_the_cache_of_datasets(
     stored = to_arrow(EXAMPLES).select(np.arange(5))
     assert list(tmp_path.iterdir()) == []
     assert list(stored) == EXAMPLES[:5]
-
-
-def test_a_full_disk_says_where_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(np, "fromiter", full)
-    with pytest.raises(InputError, match="TMPDIR names another place"):
-        TokenIds(["text"], lambda texts: [[1]])

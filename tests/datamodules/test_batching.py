@@ -44,7 +44,7 @@ def test_an_epoch_holds_every_example_once_in_batches_of_similar_length():
     assert first_lengths != sorted(first_lengths)  # short and long batches in turn, not a curriculum
 
 
-def test_the_order_changes_with_epoch_and_seed_and_with_nothing_else():
+def test_the_order_changes_with_epoch_and_seed_and_few_examples_suffice():
     def order(seed: int, epoch: int) -> list[int]:
         sampler = LengthBucketBatchSampler(lengths(300), 8, seed=seed)
         sampler.set_epoch(epoch)
@@ -55,6 +55,8 @@ def test_the_order_changes_with_epoch_and_seed_and_with_nothing_else():
     assert order(0, 0) != order(1, 0)
     sampler = LengthBucketBatchSampler(lengths(300), 8)
     assert list(map(list, sampler)) == list(map(list, sampler))  # iterated twice in one epoch
+    for rank in range(3):
+        assert len(list(LengthBucketBatchSampler(lengths(4), 64, rank=rank, world_size=3))) >= 1
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -65,11 +67,6 @@ def test_training_ranks_get_equally_many_batches_and_share_no_example(world_size
     assert len(set(everything)) == len(everything)
     alone = {tuple(b) for b in LengthBucketBatchSampler(lengths(101), 10)}
     assert {tuple(b) for batches in ranks for b in batches} <= alone
-
-
-def test_few_examples_still_give_every_rank_a_batch():
-    for rank in range(3):
-        assert len(list(LengthBucketBatchSampler(lengths(4), 64, rank=rank, world_size=3))) >= 1
 
 
 @pytest.mark.parametrize("sort", [False, True])
@@ -159,16 +156,12 @@ def test_a_killed_run_resumes_at_the_next_batch(tmp_path: Path, killed_at: int, 
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_run_saved_at_the_end_of_an_epoch_resumes_with_the_next(tmp_path: Path):
+def test_epochs_that_were_saved_at_their_end_or_limited(tmp_path: Path):
     undisturbed = fit(tmp_path / "whole").steps
     saving = ModelCheckpoint(tmp_path / "saved", save_on_train_epoch_end=True, save_last=True)
     first = fit(tmp_path / "first", saving, max_epochs=1).steps
     resumed = fit(tmp_path / "second", resume=tmp_path / "saved" / "last.ckpt").steps
     assert first + resumed == undisturbed
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_limited_epoch_is_left_behind_after_its_limit(tmp_path: Path):
     steps = fit(tmp_path, limit_train_batches=4).steps
     assert [epoch for epoch, _ in steps] == [0] * 4 + [1] * 4 + [2] * 4
     assert steps[:4] == fit(tmp_path).steps[:4]

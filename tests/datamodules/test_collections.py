@@ -17,10 +17,15 @@ from support.letters import Letters
 from unembed import launch
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.datamodules.collections import BeirCollection, ClirMatrixCollection, CollectionSource
+from unembed.datamodules.collections import (
+    BeirCollection,
+    ClirMatrixCollection,
+    CollectionSource,
+    CollectionTexts,
+    begun,
+)
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.retrieval import Searchable
-from unembed.datamodules.sources.collection_texts import CollectionTexts, begun
 from unembed.defenses.base import Role
 from unembed.embedders.cache.cached import CachedEmbedder
 
@@ -81,9 +86,6 @@ def test_a_directory_is_read(tmp_path: Path) -> None:
     assert found.relevance == [{"d1": 2, "d4": 1}, {"d2": 1}]
     assert found.left_out == {}
     assert {example.language for example in (*found.documents, *found.queries)} == {"en"}
-
-
-def test_titles_can_be_left_out_and_a_row_can_name_its_language(tmp_path: Path) -> None:
     rows = [{**DOCUMENTS[0], "language": "de"}, *DOCUMENTS[1:]]
     found = BeirCollection(str(beir(tmp_path, corpus=rows)), title=False, language=None).read()
     assert found.documents[0].text == "a cat sat on the mat ."
@@ -217,7 +219,7 @@ def test_bad_clirmatrix_files_are_named_with_file_and_line(
 # -------------------------------------------------------------------------------------------------- texts to train on
 
 
-def test_texts_begin_at_every_sentence_and_run_on() -> None:
+def test_texts_begin_at_every_sentence_and_the_data_module_composes(tmp_path: Path) -> None:
     text = "one two three. four five six seven eight nine ten. last words"
     pieces = [text[start:end] for start, end in begun(text, 6)]
     assert pieces == [
@@ -227,6 +229,13 @@ def test_texts_begin_at_every_sentence_and_run_on() -> None:
     ]
     assert list(begun("short", 6)) == [(0, 5)]
     assert list(begun("", 6)) == []
+    from hydra.utils import instantiate
+
+    config = launch.compose("train", ["datamodule=collection", f"datamodule.source.path={beir(tmp_path)}"])
+    assert launch.check(config) == []
+    datamodule = instantiate(config.datamodule, _convert_="all")
+    assert isinstance(datamodule, InversionDataModule)
+    assert {len(datamodule.examples(split)) for split in ("valid", "test")} == {1}
 
 
 def test_documents_are_split_and_nothing_of_a_held_out_one_is_trained_on(tmp_path: Path) -> None:
@@ -249,16 +258,6 @@ def test_documents_are_split_and_nothing_of_a_held_out_one_is_trained_on(tmp_pat
         CollectionTexts(str(tmp_path), valid_fraction=0.5, test_fraction=0.5)
 
 
-def test_the_data_module_of_a_collection_composes(tmp_path: Path) -> None:
-    from hydra.utils import instantiate
-
-    config = launch.compose("train", ["datamodule=collection", f"datamodule.source.path={beir(tmp_path)}"])
-    assert launch.check(config) == []
-    datamodule = instantiate(config.datamodule, _convert_="all")
-    assert isinstance(datamodule, InversionDataModule)
-    assert {len(datamodule.examples(split)) for split in ("valid", "test")} == {1}
-
-
 # ----------------------------------------------------------------------------------------------- search under a defense
 
 
@@ -267,16 +266,19 @@ def index(folder: Path, **given: Any) -> Searchable:
     return Searchable(collection, CachedEmbedder(Letters(), folder / "cache"), **given)
 
 
-def test_a_collection_is_searched(tmp_path: Path) -> None:
+def test_a_collection_is_searched_and_its_texts_are_cut_before(tmp_path: Path) -> None:
     searchable = index(tmp_path)
     rankings = searchable.rankings(k=2)
-    assert rankings is not None
     assert rankings[1][0] == "d2"
     metrics = searchable.retrieve()
-    assert metrics is not None
     assert metrics["ndcg_at_10"].shape == (2,)
     assert metrics["recall_at_10"].tolist() == [1.0, 1.0]
     assert metrics["mrr_at_10"][1] == 1.0
+    searchable = index(tmp_path, max_tokens=2)
+    assert [example.text for example in searchable.documents] == ["cats a", "dogs bark", "fish swim", "a cat"]
+    assert [example.text for example in searchable.queries] == ["cat", "dogs"]
+    searchable.embed()
+    assert searchable.embedder.queries.asked["scoring"] == 6
 
 
 def test_a_defense_meets_queries_and_documents_in_their_roles(tmp_path: Path) -> None:
@@ -287,22 +289,10 @@ def test_a_defense_meets_queries_and_documents_in_their_roles(tmp_path: Path) ->
     assert both.roles == {("query", 0), ("query", 1), *(("document", n) for n in range(4))}
     against = searchable.rankings(plain, "documents")
     assert {role for role, _ in plain.roles} == {"document"}
-    assert clean is not None
     assert against == [row[::-1] for row in clean]
-
-
-def test_another_width_goes_with_defended_queries_alone(tmp_path: Path) -> None:
     searchable = index(tmp_path)
     assert searchable.retrieve(Negated(dimension=3), "documents") is None
     assert searchable.retrieve(Negated(dimension=3), "both") is not None
-
-
-def test_texts_are_cut_before_they_are_embedded(tmp_path: Path) -> None:
-    searchable = index(tmp_path, max_tokens=2)
-    assert [example.text for example in searchable.documents] == ["cats a", "dogs bark", "fish swim", "a cat"]
-    assert [example.text for example in searchable.queries] == ["cat", "dogs"]
-    searchable.embed()
-    assert searchable.embedder.queries.asked["scoring"] == 6
 
 
 def test_a_querys_own_document_can_be_left_out(tmp_path: Path) -> None:
@@ -312,8 +302,6 @@ def test_a_querys_own_document_can_be_left_out(tmp_path: Path) -> None:
     }
     with_it = index(tmp_path / "a", files=dict(files)).rankings(k=3)
     without = index(tmp_path / "b", files=dict(files), beir={"skip_same_id": True}).rankings(k=3)
-    assert with_it is not None
-    assert without is not None
     assert with_it[0][0] == "d1"
     assert "d1" not in without[0]
     assert len(without[0]) == 3

@@ -15,7 +15,7 @@ import pytest
 from unembed.core import limits
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span
-from unembed.datamodules.sources import file_rows
+from unembed.datamodules.sources import base
 from unembed.datamodules.sources.base import cut_apart, folded
 from unembed.datamodules.sources.files import TextFiles
 from unembed.datamodules.truncation import Truncation
@@ -78,19 +78,21 @@ def test_a_text_file_holds_a_text_a_line(tmp_path: Path, name: str):
     assert texts(TextFiles(test=str(path)))["test"] == [row["utterance"] for row in ROWS]
 
 
-def test_quoted_line_breaks_and_byte_order_marks(tmp_path: Path):
+def test_quoted_line_breaks_and_dates_of_no_calendar(tmp_path: Path):
     (tmp_path / "a.csv").write_bytes('\ufefftext,n\r\n"two\nlines, one text",1\r\nnext,2\r\n'.encode())
     assert texts(TextFiles(test=str(tmp_path / "a.csv")))["test"] == ["two\nlines, one text", "next"]
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"text": ["a"], "at": pyarrow.array([2**62], pyarrow.timestamp("us"))})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="damaged or not parquet, after row 0"):
+        TextFiles(path=str(tmp_path / "a.parquet")).load()
 
 
-def test_a_file_for_each_split_and_several_for_one(tmp_path: Path):
+def test_a_file_for_each_split_or_for_the_test_alone(tmp_path: Path):
     a, b = write(tmp_path / "a.jsonl", ROWS[:2]), write(tmp_path / "b.csv", ROWS[2:3])
     c = write(tmp_path / "c.parquet", ROWS[3:])
     source = TextFiles(train=[str(a), str(b)], valid=str(c), test=str(c), text_field="utterance")
     assert {split: len(found) for split, found in texts(source).items()} == {"train": 3, "valid": 1, "test": 1}
-
-
-def test_a_test_file_alone_is_enough_to_evaluate(tmp_path: Path):
     source = TextFiles(test=str(write(tmp_path / "a.jsonl", ROWS)), text_field="utterance")
     assert {split: len(found) for split, found in source.load().items()} == {"test": 4}
 
@@ -123,9 +125,6 @@ def test_repeats_stay_on_one_side_of_a_cut():
         sides = [{folded(e.text) for e in part} for part in (rest, taken, more)]
         assert sum(map(len, sides)) == len(set.union(*sides)) == 3
         assert len(rest) + len(taken) + len(more) == 5
-
-
-def test_folding():
     assert folded("  Don't   STOP, now…") == "dont stop now"
     assert folded("C++ costs 5€ + tax") == "c costs 5€ tax"
     assert folded("हिन्दी।") == "हिन्दी"  # vowel signs are no punctuation
@@ -177,13 +176,20 @@ def test_attributes_from_fields_and_from_an_object(tmp_path: Path):
         TextFiles(test=path, attributes=["ctiy"]).load()
 
 
-def test_blank_texts_are_skipped_with_one_warning(tmp_path: Path):
+def test_blank_texts_are_skipped_and_missing_files_named(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text('{"text": " "}\n\n{"text": "here"}\n{"text": ""}\n')
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = TextFiles(test=str(tmp_path / "a.jsonl")).load()["test"]
     assert [(e.index, e.text) for e in found] == [(0, "here")]
     assert [str(w.message).rpartition(": ")[2] for w in caught] == ["3 blank texts skipped"]
+    write(tmp_path / "chats.jsonl", ROWS)
+    with pytest.raises(InputError, match=r"datamodule\.path=.*chat\.jsonl: no such file, did you mean chats\.jsonl"):
+        TextFiles(str(tmp_path / "chat.jsonl")).load()
+    with pytest.raises(InputError, match=r"no directory .*nowhere$"):
+        TextFiles(train=str(tmp_path / "nowhere" / "chat.jsonl")).load()
+    with pytest.raises(InputError, match="is a directory"):
+        TextFiles(str(tmp_path)).load()
 
 
 @pytest.mark.parametrize(
@@ -222,16 +228,6 @@ def test_what_cannot_be_read_says_where(tmp_path: Path, name: str, content: byte
         TextFiles(test=str(tmp_path / name)).load()
 
 
-def test_missing_files_name_the_nearest(tmp_path: Path):
-    write(tmp_path / "chats.jsonl", ROWS)
-    with pytest.raises(InputError, match=r"datamodule\.path=.*chat\.jsonl: no such file, did you mean chats\.jsonl"):
-        TextFiles(str(tmp_path / "chat.jsonl")).load()
-    with pytest.raises(InputError, match=r"no directory .*nowhere$"):
-        TextFiles(train=str(tmp_path / "nowhere" / "chat.jsonl")).load()
-    with pytest.raises(InputError, match="is a directory"):
-        TextFiles(str(tmp_path)).load()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -246,16 +242,13 @@ def test_arguments_that_contradict_each_other(arguments: dict[str, Any], message
         TextFiles(**arguments)
 
 
-def test_a_split_field_that_holds_texts_is_not_quoted_whole(tmp_path: Path) -> None:
+def test_a_split_field_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": "a", "s": f"\x1b{n}" * 500}) + "\n" for n in (1, 2)))
     with pytest.raises(InputError, match="none of its values is the name of a split") as raised:
         TextFiles(str(tmp_path / "a.jsonl"), split_field="s").load()
     assert "\ufffd1\ufffd1" in str(raised.value)
     assert len(str(raised.value)) < 300
     assert "\x1b" not in str(raised.value)
-
-
-def test_a_missing_split_field_names_the_nearest(tmp_path: Path):
     path = str(write(tmp_path / "a.jsonl", ROWS))
     with pytest.raises(InputError, match=r"a\.jsonl:1: no field 'prat'.*did you mean part\?"):
         TextFiles(path, text_field="utterance", split_field="prat").load()
@@ -295,7 +288,7 @@ def test_parquet_of_texts_that_repeat_is_read_as_it_is(tmp_path: Path) -> None:
     tags = pyarrow.list_(pyarrow.struct([("label", pyarrow.string()), ("at", pyarrow.int64())]))
     schema = pyarrow.schema([*kinds, ("tags", tags), *fields.items()])
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema), tmp_path / "a.parquet", row_group_size=200)
-    assert [row for _, row in file_rows.rows(tmp_path / "a.parquet", "text")] == rows
+    assert [row for _, row in base.rows(tmp_path / "a.parquet", "text")] == rows
 
 
 def test_a_long_text_is_cut_where_a_short_one_is_without_reading_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,11 +306,3 @@ def test_a_long_text_is_cut_where_a_short_one_is_without_reading_all_of_it(monke
     short, long = truncation.cut([Example(0, begin), Example(1, begin * 100_000)])
     assert short.text == long.text
     assert max(seen) < 2_000
-
-
-def test_a_date_of_no_calendar_is_one_message(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    table = pyarrow.table({"text": ["a"], "at": pyarrow.array([2**62], pyarrow.timestamp("us"))})
-    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(InputError, match="damaged or not parquet, after row 0"):
-        TextFiles(path=str(tmp_path / "a.parquet")).load()

@@ -21,18 +21,16 @@ from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.sources.hub import HubSet, found_at
 
 NAMES = [
-    "arxiv", "abcd", "cc_news", "cc_news_sentences", "cjeu_terms", "mnli", "msmarco", "msmarco_passages", "multiwoz",
-    "nq", "nq_dpr", "personachat", "personachat_geia", "pile_pubmed", "pile_pubmed_sentences", "qnli", "sst2",
-    "us_crimes", "wiki", "wiki_bio", "wiki_large", "wiki_small", "wiki_xl", "wmt16", "wmt16_cs", "pii_masking",
+    "arxiv", "abcd", "cc_news", "cjeu_terms", "mnli", "msmarco", "msmarco_passages", "multiwoz",
+    "nq", "nq_dpr", "personachat", "personachat_geia", "pile_pubmed", "qnli", "sst2",
+    "us_crimes", "wiki_bio", "wiki_large", "wiki_small", "wiki_xl", "wmt16", "wmt16_cs", "pii_masking",
     "reddit", "tinystories",
 ]  # fmt: skip
 
 
 def declared(name: str, **changes: Any) -> HubSet:
     """The set of configs/datamodule/<name>.yaml, as train.py builds it."""
-    source = data_configs.declared(name, **{f"source__{key}": value for key, value in changes.items()}).source
-    assert isinstance(source, HubSet)
-    return source
+    return data_configs.declared(name, **{f"source__{key}": value for key, value in changes.items()}).source
 
 
 def parquet(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
@@ -107,7 +105,7 @@ def test_nested_tables(tmp_path: Path):
     assert texts(declared("msmarco", path=str(tmp_path)))["test"] == ["one", "test"]
 
 
-def test_personachat_takes_each_utterance_once_and_cuts_a_test_split(tmp_path: Path):
+def test_personachat_and_that_of_geia(tmp_path: Path):
     def conversation(number: int) -> dict[str, Any]:
         said = [f"{number}: turn {turn}" for turn in range(4)]
         turns = [{"history": said[:end], "candidates": ["wrong", said[end]]} for end in (1, 3)]
@@ -121,9 +119,6 @@ def test_personachat_takes_each_utterance_once_and_cuts_a_test_split(tmp_path: P
     assert len(found["test"]) == 8
     assert len(found["train"]) == 72
     assert not set(found["train"]) & set(found["test"])
-
-
-def test_personachat_of_geia_is_json_in_files_called_txt(tmp_path: Path):
     for split, part in {"train": 3, "dev": 1, "test": 2}.items():
         rows = [{"your_persona": ["my persona: i ski ."], "conv": [f"{split} {n} .", "hello ."]} for n in range(part)]
         (tmp_path / f"{split}_merged_shuffle.txt").write_text(json.dumps(rows))
@@ -136,14 +131,14 @@ def test_personachat_of_geia_is_json_in_files_called_txt(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("name", "file"),
-    [("cc_news_sentences", "plain_text/{split}-0.parquet"), ("pile_pubmed_sentences", "data/{split}-0.parquet")],
+    [("cc_news", "plain_text/{split}-0.parquet"), ("pile_pubmed", "data/{split}-0.parquet")],
 )
 def test_documents_are_split_into_sentences_of_some_length(tmp_path: Path, name: str, file: str):
     document = "{} was seen here on a Monday. No. Was it so on {}?  Nobody of us knows it, {} say!"
     for split in ("train", "validation", "test") if "pubmed" in name else ("train",):
         rows = [{"text": document.format(f"{split} {n}", n, n)} for n in range(9)]
         parquet(tmp_path, file.format(split=split), rows)
-    found = texts(declared(name, path=str(tmp_path), sizes={"train": 6, "valid": 1, "test": 2}))
+    found = texts(declared(name, path=str(tmp_path), sentences=[5, 60], sizes={"train": 6, "valid": 1, "test": 2}))
     assert {split: len(part) for split, part in found.items()} == {"train": 6, "valid": 1, "test": 2}
     for text in [text for part in found.values() for text in part]:
         assert re.fullmatch(
@@ -151,7 +146,7 @@ def test_documents_are_split_into_sentences_of_some_length(tmp_path: Path, name:
         )
 
 
-def test_abcd_leaves_out_the_actions_of_agents(tmp_path: Path):
+def test_abcd_comments_and_stories(tmp_path: Path):
     conversation = {
         "original": [["customer", "hi"], ["action", "Account pulled up."], ["agent", "hello"]],
         "delexed": [{"targets": ["a", None, 3, []]}],
@@ -161,18 +156,26 @@ def test_abcd_leaves_out_the_actions_of_agents(tmp_path: Path):
     (tmp_path / "data" / "abcd_v1.1.json.gz").write_bytes(gzip.compress(json.dumps(content).encode()))
     found = texts(declared("abcd", path=str(tmp_path)))
     assert found == {"train": ["hi", "hello"], "valid": ["hi", "hello"] * 2, "test": ["hi", "hello"]}
+    parquet(tmp_path, "data/train-00000-of-00002.parquet", [{"title": "t", "body": f"comment {n}"} for n in range(30)])
+    parquet(tmp_path, "data/train-00001-of-00002.parquet", [{"title": "t", "body": "not read"}])
+    found = texts(declared("reddit", path=str(tmp_path), sizes={"valid": 5, "test": 5}))
+    assert {split: len(part) for split, part in found.items()} == {"train": 20, "valid": 5, "test": 5}
+    assert set().union(*found.values()) == {f"comment {n}" for n in range(30)}
+    stories = tmp_path / "stories"
+    for file in ("train-00000-of-00004", "train-00001-of-00004", "validation-00000-of-00001"):
+        parquet(stories, f"data/{file}.parquet", [{"text": f"{file[:5]} {file[6:11]} {n}"} for n in range(10)])
+    found = texts(declared("tinystories", path=str(stories), sizes={"valid": 4}))
+    assert {split: len(part) for split, part in found.items()} == {"train": 16, "valid": 4, "test": 10}
+    assert all(text.startswith("valid") for text in found["test"])
 
 
-def test_nq_cuts_both_held_out_splits_and_keeps_to_its_sizes(tmp_path: Path):
+def test_the_corpora_of_vec2text(tmp_path: Path):
     parquet(
         tmp_path, "corpus/corpus-0.parquet", [{"_id": str(n), "title": "", "text": f"passage {n}"} for n in range(50)]
     )
     found = texts(declared("nq", path=str(tmp_path), sizes={"train": 20, "valid": 3, "test": 4}))
     assert {split: len(part) for split, part in found.items()} == {"train": 20, "valid": 3, "test": 4}
     assert set().union(*found.values()) == {f"passage {n}" for n in range(27)}
-
-
-def test_the_corpora_of_vec2text(tmp_path: Path):
     parquet(tmp_path, "data/train-00000-of-00007-f85b.parquet", [{"text": f"passage {n}"} for n in range(20)])
     parquet(tmp_path, "data/dev-00000-of-00002-4b10.parquet", [{"text": f"held out {n}"} for n in range(8)])
     found = texts(declared("nq_dpr", path=str(tmp_path), sizes={"train": 15, "valid": 5, "test": 6}))
@@ -188,7 +191,7 @@ def test_the_corpora_of_vec2text(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "file", "column"),
     [
-        ("wiki", "data/{split}-00000-of-00002.parquet", "sentence"),
+        ("wiki_xl", "data/{split}-00000-of-00002.parquet", "sentence"),
         ("cc_news", "plain_text/{split}-00000-of-00005.parquet", "text"),
         ("pile_pubmed", "data/{split}-00000-of-00003.parquet", "text"),
         ("wiki_bio", "default/{split}/0000.parquet", "target_text"),
@@ -245,10 +248,10 @@ def test_a_set_fetched_once_works_offline_and_names_its_commit(offline: Path):
     source = declared("qnli")
     assert source.download() == commit
     assert texts(source) == {"train": ["?", "train"], "valid": ["?", "validation"], "test": ["?", "test"]}
-    assert InversionDataModule(source).resolved_revision == source.resolved_revision == commit
+    assert InversionDataModule(source).resolved_revision == commit
 
 
-def test_what_cannot_be_fetched_says_what_works(offline: Path):
+def test_what_cannot_be_fetched_says_what_works(offline: Path, tmp_path: Path):
     with pytest.raises(
         InputError, match=r"nyu-mll/glue \(revision v7\) is neither .* datamodule=synthetic, and datamodule=f"
     ):
@@ -256,10 +259,10 @@ def test_what_cannot_be_fetched_says_what_works(offline: Path):
 
 
 def test_a_local_folder_has_no_commit(tmp_path: Path):
-    assert declared("qnli", path=str(tmp_path)).resolved_revision is None
+    assert declared("qnli", path=str(tmp_path)).download() is None
 
 
-def test_missing_files_and_fields_name_the_nearest(tmp_path: Path):
+def test_missing_files_and_fields_and_damaged_json_are_named(tmp_path: Path):
     parquet(tmp_path, "qnli/training-0.parquet", [{"question": "q", "sentence": "a"}])
     with pytest.raises(
         InputError, match=r"no train file qnli/train-\*\.parquet; did you mean qnli/training-0\.parquet"
@@ -268,9 +271,6 @@ def test_missing_files_and_fields_name_the_nearest(tmp_path: Path):
     parquet(tmp_path, "qnli/train-0.parquet", [{"question": "q", "sentences": "a"}])
     with pytest.raises(InputError, match=r"train-0\.parquet:1: no field 'sentence'; did you mean sentences\?"):
         declared("qnli", path=str(tmp_path)).load()
-
-
-def test_damaged_json_is_named(tmp_path: Path):
     (tmp_path / "personachat_truecased_full_train.json").write_text('[{"utterances": ')
     with pytest.raises(InputError, match=r"full_train\.json: not JSON"):
         declared("personachat", path=str(tmp_path)).load()
@@ -315,17 +315,3 @@ def test_personal_data_has_its_labels(tmp_path: Path):
         declared("pii_masking", path=str(tmp_path), sizes={"valid": 1}).load()
     with pytest.raises(ValueError, match="one path in texts"):
         HubSet("x", {}, ["a", "b"], {}, "none", spans="c")
-
-
-def test_comments_and_stories(tmp_path: Path):
-    parquet(tmp_path, "data/train-00000-of-00002.parquet", [{"title": "t", "body": f"comment {n}"} for n in range(30)])
-    parquet(tmp_path, "data/train-00001-of-00002.parquet", [{"title": "t", "body": "not read"}])
-    found = texts(declared("reddit", path=str(tmp_path), sizes={"valid": 5, "test": 5}))
-    assert {split: len(part) for split, part in found.items()} == {"train": 20, "valid": 5, "test": 5}
-    assert set().union(*found.values()) == {f"comment {n}" for n in range(30)}
-    stories = tmp_path / "stories"
-    for file in ("train-00000-of-00004", "train-00001-of-00004", "validation-00000-of-00001"):
-        parquet(stories, f"data/{file}.parquet", [{"text": f"{file[:5]} {file[6:11]} {n}"} for n in range(10)])
-    found = texts(declared("tinystories", path=str(stories), sizes={"valid": 4}))
-    assert {split: len(part) for split, part in found.items()} == {"train": 16, "valid": 4, "test": 10}
-    assert all(text.startswith("valid") for text in found["test"])

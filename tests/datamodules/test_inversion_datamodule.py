@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +20,7 @@ from torch import Tensor
 from support.assembled import Texts, data_module, quiet_trainer
 from support.data_configs import declared
 from support.files import write_lines
+from support.processes import ROOT, Warm
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span
 from unembed.datamodules.inversion import InversionDataModule
@@ -127,14 +128,20 @@ def test_truncation_agrees_with_offsets_and_counts_what_it_cut():
     assert truncation.cut_texts == long > 0
 
 
-def test_spans_beyond_the_cut_are_dropped():
+def test_spans_beyond_the_cut_are_dropped_and_entities_collected(tmp_path: Path):
     spans = (Span(0, 3, "name"), Span(8, 16, "name"), Span(12, 16, "city"))
     (example,) = Truncation(4).cut([Example(0, "Ada saw Eva and Eve", spans)])
     assert example.text == "Ada saw Eva and"
     assert example.spans == (Span(0, 3, "name"),)
+    train = [
+        Example(0, "Ada in Paris", (Span(0, 3, "name"), Span(7, 12, "city"))),
+        Example(1, "ADA", (Span(0, 3, "name"),)),
+    ]
+    datamodule = InversionDataModule(Texts(train=train, test=[Example(0, "Eva", (Span(0, 3, "name"),))]))
+    assert datamodule.training_entities() == {("name", "ada"), ("city", "paris")}
 
 
-def test_a_tokenizer_of_ones_own(tmp_path: Path):
+def test_a_tokenizer_of_ones_own_and_an_unknown_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
@@ -147,9 +154,6 @@ def test_a_tokenizer_of_ones_own(tmp_path: Path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="is not a tokenizer"):
         Truncation(3, str(tmp_path))
-
-
-def test_an_unknown_tokenizer(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match=r"datamodule\.tokenizer=no/such: neither .*=minilm works offline"):
         Truncation(3, "no/such")
@@ -170,15 +174,9 @@ def test_repeats_are_dropped_and_examples_numbered():
     }
     everything = InversionDataModule(source, drop_repeated=False)
     assert [len(everything.examples(split)) for split in ("train", "valid", "test")] == [6, 4, 4]
-
-
-def test_texts_that_agree_only_after_the_cut_are_repeats():
     source = Texts(train=["a b c d", "a b c e", "x y z and more", "q"], test=["X Y Z!"])
     datamodule = InversionDataModule(source, max_tokens=3)
     assert [e.text for e in datamodule.examples("train")] == ["a b c", "q"]
-
-
-def test_a_limit_keeps_the_first_and_still_drops_what_repeats_the_rest():
     source = Texts(train=["one", "three", "four", "five"], test=["two", "three"])
     datamodule = InversionDataModule(source, limit_test=1, limit_train=2)
     assert [e.text for e in datamodule.examples("test")] == ["two"]
@@ -216,7 +214,7 @@ def test_validation_covers_all_and_test_batches_give_nothing_away(tmp_path: Path
 def test_a_stage_embeds_only_what_it_needs_and_nothing_twice(tmp_path: Path):
     datamodule = built(tmp_path, corpus())
     datamodule.setup("test")
-    sent = datamodule.embedder._embedder.sent
+    sent = datamodule.embedder.embedder.sent
     assert sorted(sent) == sorted(e.text for e in datamodule.examples("test"))
     datamodule.setup("fit")
     datamodule.setup("test")
@@ -244,9 +242,6 @@ def test_the_defense_is_fitted_to_training_vectors_once_and_given_role_and_epoch
     list(datamodule.test_dataloader()), list(datamodule.val_dataloader())
     datamodule.vectors("train", [0])
     assert defense.roles == {("train", 3), ("train", None), ("valid", None), ("test", None)}
-
-
-def test_evaluation_alone_never_fits_the_defense(tmp_path: Path):
     defense = Doubling()
     datamodule = InversionDataModule(Texts(test=["only this"]))
     datamodule.connect(CachedEmbedder(HashEmbedder(), tmp_path), defense, adaptive=True)
@@ -265,16 +260,7 @@ def test_too_little_text(tmp_path: Path):
     assert datamodule.val_dataloader() == []
 
 
-def test_entities_of_the_training_texts(tmp_path: Path):
-    train = [
-        Example(0, "Ada in Paris", (Span(0, 3, "name"), Span(7, 12, "city"))),
-        Example(1, "ADA", (Span(0, 3, "name"),)),
-    ]
-    datamodule = InversionDataModule(Texts(train=train, test=[Example(0, "Eva", (Span(0, 3, "name"),))]))
-    assert datamodule.training_entities() == {("name", "ada"), ("city", "paris")}
-
-
-def test_files_as_the_command_line_gives_them(tmp_path: Path):
+def test_files_and_the_built_in_corpus_as_the_command_line_gives_them(tmp_path: Path):
     rows = [{"said": text, "part": part} for part in ("train", "dev", "test") for text in sentences(9, len(part))]
     write_lines(tmp_path / "my.jsonl", rows)
     datamodule = declared(
@@ -285,9 +271,6 @@ def test_files_as_the_command_line_gives_them(tmp_path: Path):
     assert len(datamodule.examples("train")) == len(datamodule.examples("test")) == 9
     alone = declared("files", test=str(tmp_path / "my.jsonl"), text_field="said")
     assert (len(alone.examples("train")), len(alone.examples("test"))) == (0, 27)
-
-
-def test_the_built_in_corpus_is_read_in_a_moment():
     datamodule = declared("synthetic")
     started = time.perf_counter()
     assert len(datamodule.examples("train")) > 10_000
@@ -335,9 +318,17 @@ def run_lightning(folder: Path, devices: int) -> None:
     trainer.test(model, datamodule=datamodule, verbose=False)
 
 
+CODE = """
+import sys
+from pathlib import Path
+from test_inversion_datamodule import run_lightning
+run_lightning(Path(sys.argv[1]), 2)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_two_ranks_see_the_batches_of_one(tmp_path: Path):
+def test_two_ranks_see_the_batches_of_one(tmp_path: Path, warm: Warm):
     found: dict[int, list[dict[str, list[list[int]]]]] = {}
     for devices in (1, 2):
         folder = tmp_path / str(devices)
@@ -345,10 +336,9 @@ def test_two_ranks_see_the_batches_of_one(tmp_path: Path):
         if devices == 1:
             run_lightning(folder, devices)
         else:  # in a process of its own, which Lightning may fork
-            process = multiprocessing.get_context("spawn").Process(target=run_lightning, args=(folder, devices))
-            process.start()
-            process.join(300)
-            assert process.exitcode == 0
+            paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
+            done = warm.run(["-c", CODE, str(folder)], environment={**os.environ, "PYTHONPATH": paths})
+            assert done.returncode == 0, done.stderr
         fit = [json.loads((folder / f"fit-{rank}.json").read_text()) for rank in range(devices)]
         test = [json.loads((folder / f"test-{rank}.json").read_text()) for rank in range(devices)]
         found[devices] = [a | {"test": b["test"]} for a, b in zip(fit, test, strict=True)]

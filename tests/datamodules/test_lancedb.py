@@ -35,14 +35,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_rows_and_texts(folder: Path) -> None:
+def test_rows_texts_and_choices(folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     check_store(f"lancedb:{folder}", IDS, "docs")
     check_store(f"lancedb:{folder}", [str(row) for row in range(ROWS)], "rows")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-
-
-def test_choices(folder: Path) -> None:
     for collection, said in (
         (None, "which collection? give collection=<one of docs, rows, two>"),
         ("dogs", "no collection dogs; did you mean docs?"),
@@ -54,9 +51,13 @@ def test_choices(folder: Path) -> None:
     assert f"vectors of dimension {DIMENSION}, but" in refusal(f"lancedb:{folder}", "docs", 384)
 
 
-def test_what_is_no_folder_and_a_damaged_one(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_folder_damaged_or_elsewhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no lancedb store" in refusal(f"lancedb:{tmp_path}")
     assert not any(tmp_path.iterdir())
+    # A shallow clone names the folder of the table that it was made from; it may be any address.
+    clone = tmp_path / "clone"
+    lancedb.connect(str(clone)).clone_table("mine", str(folder / "docs.lance"), is_shallow=True)
+    assert "names other places of its files, which are not read; copy the table" in refusal(f"lancedb:{clone}")
     copy = shutil.copytree(folder, tmp_path / "copy")
     shutil.rmtree(copy / "rows.lance" / "data")
     assert "vectors=lancedb:" in refusal(f"lancedb:{copy}", "rows")
@@ -65,10 +66,3 @@ def test_what_is_no_folder_and_a_damaged_one(folder: Path, tmp_path: Path, monke
     assert f"{manifest} is damaged" in refusal(f"lancedb:{copy}", "two")
     monkeypatch.setitem(sys.modules, "lancedb", None)
     assert "pip install 'unembed[lancedb]'" in refusal(f"lancedb:{folder}", "docs")
-
-
-def test_a_table_whose_files_lie_elsewhere_is_refused(folder: Path, tmp_path: Path) -> None:
-    """A shallow clone names the folder of the table that it was made from; it may be any address."""
-    database = lancedb.connect(str(tmp_path))
-    database.clone_table("mine", str(folder / "docs.lance"), is_shallow=True)
-    assert "names other places of its files, which are not read; copy the table" in refusal(f"lancedb:{tmp_path}")

@@ -59,23 +59,6 @@ def files(path: Path, **arguments: Any) -> FilesDataModule:
     return FilesDataModule(path=str(path), split_field="split", **{"language_field": "language", **arguments})
 
 
-# -- which texts are kept ---------------------------------------------------------------------------------------------
-
-
-def test_languages_are_kept_in_all_splits_or_apart(parallel: Path) -> None:
-    assert languages_of(files(parallel))["train"] == ["en"] * 3 + ["de"] * 3 + ["fr"] * 3
-    assert languages_of(files(parallel, languages=["de", "fr"])) == {
-        "train": ["de"] * 3 + ["fr"] * 3, "valid": ["de", "fr"], "test": ["de", "fr"],
-    }  # fmt: skip
-    assert languages_of(files(parallel, train_languages=["de"], test_languages=["fr"])) == {
-        "train": ["de"] * 3, "valid": ["de"], "test": ["fr"],
-    }  # fmt: skip
-    assert languages_of(files(parallel, languages=["de"], test_languages=["en", "fr"])) == {
-        "train": ["de"] * 3, "valid": ["de"], "test": ["en", "fr"],
-    }  # fmt: skip
-    assert [example.index for example in files(parallel, languages=["fr"]).examples("train")] == [0, 1, 2]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -93,12 +76,23 @@ def test_a_language_that_is_not_there(parallel: Path, arguments: dict[str, Any],
         files(parallel, **arguments).examples("test")
 
 
-def test_a_language_without_texts_of_one_split_is_no_mistake() -> None:
+def test_languages_are_kept_in_all_splits_or_apart(parallel: Path) -> None:
     found = {"train": [Example(0, "a", language="en")], "valid": [], "test": [Example(0, "b", language="de")]}
     kept = Languages(["en", "de"]).select(found)  # type: ignore[arg-type]
     assert {split: [example.text for example in some] for split, some in kept.items()} == {
         "train": ["a"], "valid": [], "test": ["b"],
     }  # fmt: skip
+    assert languages_of(files(parallel))["train"] == ["en"] * 3 + ["de"] * 3 + ["fr"] * 3
+    assert languages_of(files(parallel, languages=["de", "fr"])) == {
+        "train": ["de"] * 3 + ["fr"] * 3, "valid": ["de", "fr"], "test": ["de", "fr"],
+    }  # fmt: skip
+    assert languages_of(files(parallel, train_languages=["de"], test_languages=["fr"])) == {
+        "train": ["de"] * 3, "valid": ["de"], "test": ["fr"],
+    }  # fmt: skip
+    assert languages_of(files(parallel, languages=["de"], test_languages=["en", "fr"])) == {
+        "train": ["de"] * 3, "valid": ["de"], "test": ["en", "fr"],
+    }  # fmt: skip
+    assert [example.index for example in files(parallel, languages=["fr"]).examples("train")] == [0, 1, 2]
 
 
 def test_a_limit_is_shared_by_the_languages(parallel: Path) -> None:
@@ -132,9 +126,6 @@ def test_texts_are_cut_by_a_tokenizer_of_their_languages(tmp_path: Path) -> None
         assert len(tokenizer(kept.text)["input_ids"]) in (size - 1, size)  # a space at the end is not kept
 
 
-# -- named sets -------------------------------------------------------------------------------------------------------
-
-
 def test_multi30k_has_a_file_for_each_language(tmp_path: Path) -> None:
     for language in ("en", "de", "fr"):
         for place, file in enumerate(("train", "val", "test_2016_flickr")):
@@ -151,7 +142,7 @@ def test_multi30k_has_a_file_for_each_language(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"train\.de\.gz"):
         declared("multi30k", source__path=str(tmp_path)).examples("train")
     with pytest.raises(InputError, match=r"'cs' is none of datamodule\.source\.languages \(en, de, fr\)"):
-        LanguageSets(["en", "de", "fr"], str(tmp_path), {}, [], {}, "").only(["cs"])
+        LanguageSets(str(tmp_path), {}, [], {}, "", languages=["en", "de", "fr"]).only(["cs"])
 
 
 def test_culturax_cuts_each_language_apart(tmp_path: Path) -> None:
@@ -167,7 +158,7 @@ def test_culturax_cuts_each_language_apart(tmp_path: Path) -> None:
     assert sizes == {"train": [20, 20], "valid": [4, 4], "test": [3, 3]}
 
 
-def test_mtg_wants_a_folder(tmp_path: Path) -> None:
+def test_mtg_and_the_authors_own_sentences_of_it(tmp_path: Path) -> None:
     for language in ("en", "de"):
         (tmp_path / language).mkdir()
         for place, split in enumerate(("train", "valid", "test")):
@@ -176,9 +167,6 @@ def test_mtg_wants_a_folder(tmp_path: Path) -> None:
         "mtg", source__path=str(tmp_path), tokenizer="minilm", train_languages=["de"], test_languages=["en"]
     )
     assert languages_of(found) == {"train": ["de"], "valid": ["de"], "test": ["en"]}
-
-
-def test_the_authors_own_sentences_of_mtg_are_a_table_a_language(tmp_path: Path) -> None:
     for language in ("en", "de"):
         (tmp_path / f"mtg_{language}_5m").mkdir()
         for place, split in enumerate(("train", "dev", "test")):
@@ -191,9 +179,6 @@ def test_the_authors_own_sentences_of_mtg_are_a_table_a_language(tmp_path: Path)
     ]
     assert languages_of(found) == {"train": ["de", "en"], "valid": ["de", "en"], "test": ["de", "en"]}
     assert declared("mtg_hub").source.path == "yiyic/mtg_{language}_5m"  # type: ignore[attr-defined]
-
-
-# -- metrics ----------------------------------------------------------------------------------------------------------
 
 
 def test_metrics_of_each_language_by_hand() -> None:
@@ -211,9 +196,6 @@ def test_metrics_of_each_language_by_hand() -> None:
     assert metrics["bleu/en"] == pytest.approx(100.0)
     for key in ("bleu", "rougeL", "token_f1", "exact_match", "cosine"):  # each as if the language were alone
         assert metrics[f"{key}/de"] == score(rows[:2])[key]
-
-
-def test_one_language_has_no_metrics_of_its_own() -> None:
     for language in ("de", None):
         assert not [key for key in score([Scored("der Hund", "der Hund", language=language)]) if "/" in key]
 
@@ -224,7 +206,6 @@ def test_the_report_has_a_line_for_each_language() -> None:
         Scored("a dog", "the cat", language="en", cosine=0.5),
     ]
     table = language_table(score(rows))
-    assert table is not None
     assert table.columns[1:3] == ("Texts", "Exact match")
     assert [(line.title, [cell.text for cell in line.cells[:2]]) for line in table.lines] == [
         ("de", ["1", "100.0\u00a0%"]), ("en", ["1", "0.0\u00a0%"]),
@@ -248,9 +229,6 @@ def test_a_run_on_one_language_is_tested_on_another(parallel: Path, tmp_path: Pa
     evaluate(*launch.on_run("evaluate", given))
     rows = read_lines(output / "predictions.jsonl")
     assert [row["reference"] for row in rows] == ["il chante"]
-
-
-# -- the script that distils a student --------------------------------------------------------------------------------
 
 
 def test_words_are_aligned_with_what_they_render(monkeypatch: pytest.MonkeyPatch) -> None:

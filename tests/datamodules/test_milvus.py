@@ -79,15 +79,12 @@ def test_rows_and_texts(kind: str, stores: dict[str, str]) -> None:
     assert f"vectors of dimension {DIMENSION}, but" in refusal(stores[kind], "two/a", 384)
 
 
-def test_a_folder_is_only_read(stores: dict[str, str]) -> None:
+def test_a_folder_is_only_read_and_needs_no_library(stores: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert "another program has it open; end that first" in refusal(stores["open"], "docs")
     folder = Path(stores["killed"].removeprefix("milvus:"))
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     check_store(stores["killed"], IDS, "docs")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-
-
-def test_a_folder_needs_no_library(stores: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pymilvus", None)
     check_store(stores["closed"], IDS, "docs")
     assert "needs the library pymilvus; pip install 'unembed[milvus]'" in refusal("milvus:http://127.0.0.1:9")

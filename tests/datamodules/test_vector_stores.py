@@ -23,11 +23,11 @@ import numpy as np
 import pytest
 import torch
 
-from support.stores import DIMENSION, VECTORS, refusal
+from support.stores import DIMENSION, TEXTS, TITLES, VECTORS, check_store, refusal, refused_field
 from unembed.core.errors import InputError
-from unembed.datamodules.vector_stores.base import address_error
+from unembed.datamodules.vector_stores.base import address_error, flat_texts
 from unembed.datamodules.vector_stores.child import Child, Limits
-from unembed.datamodules.vector_stores.sampling import open_store, sample_store
+from unembed.datamodules.vector_stores.sampling import ArrayStore, open_store, sample_store, stored_texts
 
 IDS = [f"doc-{(7 * number) % 30:02d}" for number in range(30)]  # not in the order of their names
 
@@ -64,7 +64,9 @@ def chroma(folder: Path) -> str:
     import chromadb
 
     client = chromadb.PersistentClient(str(folder / "chroma"), chromadb.Settings(anonymized_telemetry=False))
-    client.create_collection("docs", embedding_function=None).add(ids=IDS, embeddings=VECTORS)
+    details = [{"title": title, "text": "an excerpt"} for title in TITLES]
+    collection = client.create_collection("docs", embedding_function=None)
+    collection.add(ids=IDS, embeddings=VECTORS, documents=TEXTS, metadatas=details)
     return f"chroma:{folder / 'chroma'}"
 
 
@@ -73,9 +75,12 @@ def qdrant(folder: Path) -> str:
 
     client = QdrantClient(path=str(folder / "qdrant"))
     client.create_collection("docs", models.VectorParams(size=DIMENSION, distance=models.Distance.DOT))
-    client.upsert(
-        "docs", [models.PointStruct(id=900 + row, vector=VECTORS[row].tolist()) for row in range(len(VECTORS))]
-    )
+    payloads = [{"text": text, "page": 1, "meta": {"title": title}} for text, title in zip(TEXTS, TITLES, strict=True)]
+    points = [
+        models.PointStruct(id=929 - row, vector=VECTORS[row].tolist(), payload=payloads[row])
+        for row in range(len(VECTORS))
+    ]
+    client.upsert("docs", points)
     client.close()
     return f"qdrant:{folder / 'qdrant'}"
 
@@ -92,8 +97,9 @@ STORES: dict[str, tuple[Callable[[Path], str], list[str]]] = {
     "faiss ids": (faiss_ids, [str(100 + row) for row in range(30)]),
     "faiss lists": (faiss_lists, ROWS),
     "chroma": (chroma, IDS),
-    "qdrant": (qdrant, [str(900 + row) for row in range(30)]),
+    "qdrant": (qdrant, [str(929 - row) for row in range(30)]),
 }
+TEXT_FIELDS = {"chroma": ("document", "title"), "qdrant": ("text", "meta.title")}  # the first is what is chosen
 
 
 @pytest.mark.parametrize("kind", STORES)
@@ -106,6 +112,8 @@ def test_every_store_gives_its_ids_and_the_vectors_under_them(kind: str, tmp_pat
     assert whole.vectors.dtype == torch.float32
     for one, vector in zip(whole.ids, whole.vectors.numpy(), strict=True):
         assert vector == pytest.approx(truth[one], abs=1e-6)
+    if kind in TEXT_FIELDS:
+        check_store(address, ids, None, *TEXT_FIELDS[kind])
 
 
 def test_a_sample_is_random_by_its_seed_and_holds_what_is_wanted(tmp_path: Path) -> None:
@@ -151,7 +159,7 @@ def test_collections_are_chosen_by_name(kind: str, tmp_path: Path) -> None:
     assert "no collection dogs; did you mean docs?" in refusal(address, "dogs")
 
 
-def test_several_collections_need_a_choice(tmp_path: Path) -> None:
+def test_several_collections_or_vectors_need_a_choice(tmp_path: Path) -> None:
     import chromadb
 
     address = chroma(tmp_path)
@@ -160,9 +168,6 @@ def test_several_collections_need_a_choice(tmp_path: Path) -> None:
     assert "which collection? give collection=<one of docs, notes>" in refusal(address)
     assert sample_store(open_store(address, DIMENSION, "docs"), DIMENSION).size == 30
     assert "holds no vectors" in refusal(address, "notes")
-
-
-def test_qdrant_points_with_several_vectors(tmp_path: Path) -> None:
     from qdrant_client import QdrantClient, models
 
     client = QdrantClient(path=str(tmp_path / "named"))
@@ -207,6 +212,47 @@ def test_a_folder_of_qdrant_needs_no_library(tmp_path: Path, monkeypatch: pytest
     address = qdrant(tmp_path)
     monkeypatch.setitem(sys.modules, "qdrant_client", None)
     assert sample_store(open_store(address, DIMENSION), DIMENSION).size == 30
+
+
+# -- texts beside the vectors -----------------------------------------------------------------------------------------
+
+
+def test_fields_that_are_not_there(tmp_path: Path) -> None:
+    address = qdrant(tmp_path)
+    message = refused_field(address, "txet")
+    assert "texts=store:txet: " in message
+    assert "did you mean text?" in message
+    assert "no such text" in refused_field(address, "page")  # a number
+    assert "mine.npy holds vectors alone; give a file" in refused_field(npy(tmp_path), None)
+
+
+class Held(ArrayStore):
+    """Vectors and texts in memory."""
+
+    def __init__(self, rows: list[dict[str, object]]) -> None:
+        self.name, self.rows = "held", rows
+        self.ids = [str(row) for row in range(len(rows))]
+
+    def texts(self, positions: list[int], field: str | None = None) -> list[dict[str, str]]:
+        return [flat_texts(self.rows[place], field) for place in positions]
+
+
+def test_which_field_holds_the_text() -> None:
+    assert stored_texts(Held([{"note": "hi", "n": 1}]), [0], None) == ("note", {0: "hi"})
+    assert stored_texts(Held([{"content": "b", "text": "a"}]), [0], None) == ("text", {0: "a"})
+    assert stored_texts(Held([{"text": "a"}, {"text": " "}, {}]), [0, 1, 2], None) == ("text", {0: "a"})
+    for rows, message in (
+        ([{"x": "a", "y": "b"}], "held has several texts; give texts=store:<one of x, y>"),
+        ([{"x": 1}], "held has no texts beside its vectors; give a file"),
+        ([{"text": ""}], "texts=store:text: held has no text in any of 1 rows"),
+    ):
+        with pytest.raises(InputError, match=message):
+            stored_texts(Held(rows), [0], None)
+    deep: dict[str, object] = {"a": "end"}
+    for _ in range(100):
+        deep = {"in": deep}
+    assert flat_texts({"a": 1, "b": {"c": "hi", "d": ["x"]}, "deep": deep, "e": None}) == {"b.c": "hi"}
+    assert flat_texts(None) == {}
 
 
 # -- passwords: none in an address, whatever its spelling --------------------------------------------------------------
@@ -289,17 +335,7 @@ def test_faiss_gives_back_what_it_stored(kind: str, tmp_path: Path) -> None:
     assert cosines.median() > 0.7
 
 
-def test_faiss_lists_that_cannot_be_read_back(tmp_path: Path) -> None:
-    import faiss
-
-    index = faiss.index_factory(DIMENSION, "IVF2,PQ2x4fs")
-    index.train(VECTORS)
-    index.add(VECTORS)
-    faiss.write_index(index, str(tmp_path / "mine.faiss"))
-    assert "does not give the vectors of fast-scan lists" in refusal(str(tmp_path / "mine.faiss"))
-
-
-def test_a_faiss_header_is_compared_with_the_size_of_the_file(tmp_path: Path) -> None:
+def test_faiss_headers_and_indexes_whose_vectors_cannot_be_read(tmp_path: Path) -> None:
     path = Path(faiss_index(tmp_path))
     whole = path.read_bytes()
     for place, form, value in ((4, "<i", -1), (4, "<i", 2**31 - 1), (8, "<q", -1), (8, "<q", 2**40)):
@@ -307,10 +343,13 @@ def test_a_faiss_header_is_compared_with_the_size_of_the_file(tmp_path: Path) ->
         assert f"{value} " in refusal(str(path)) or f"dimension {value} " in refusal(str(path))
     path.write_bytes(whole[:20])
     assert "not a FAISS index" in refusal(str(path))
-
-
-def test_a_faiss_index_whose_vectors_lie_in_another_file(tmp_path: Path) -> None:
     import faiss
+
+    index = faiss.index_factory(DIMENSION, "IVF2,PQ2x4fs")
+    index.train(VECTORS)
+    index.add(VECTORS)
+    faiss.write_index(index, str(tmp_path / "mine.faiss"))
+    assert "does not give the vectors of fast-scan lists" in refusal(str(tmp_path / "mine.faiss"))
 
     index = faiss.IndexIVFFlat(faiss.IndexFlatL2(DIMENSION), DIMENSION, 2)
     index.train(VECTORS)

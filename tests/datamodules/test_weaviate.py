@@ -16,7 +16,7 @@ import pytest
 
 from support.http_stand_in import serving
 from support.stores import DIMENSION, ROWS, TEXTS, TITLES, VECTORS, check_store, refusal, refused_field
-from unembed.datamodules.vector_stores import weaviate_server
+from unembed.datamodules.vector_stores import servers
 
 pytest.importorskip("weaviate")
 import grpc
@@ -94,7 +94,7 @@ class Server(weaviate_pb2_grpc.WeaviateServicer):
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Server, str]]:
     """The stand-in and its address."""
-    monkeypatch.setattr(weaviate_server, "LISTED_TOGETHER", 8)
+    monkeypatch.setattr(servers, "LISTED_TOGETHER", 8)
     monkeypatch.setenv("WEAVIATE_API_KEY", KEY)
     made, objects = Server(), grpc.server(ThreadPoolExecutor(2))
     weaviate_pb2_grpc.add_WeaviateServicer_to_server(made, objects)
@@ -107,14 +107,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Server, str]]:
         objects.stop(0).wait()
 
 
-def test_rows_and_texts(server: tuple[Server, str]) -> None:
+def test_rows_texts_and_choices(server: tuple[Server, str]) -> None:
     there, address = server
     check_store(address, IDS, "Docs")
     check_store(address, IDS, "Two/b")
     assert there.pages[:5] == [8, 8, 8, 6, 0]
-
-
-def test_choices(server: tuple[Server, str]) -> None:
     _, address = server
     assert "which collection? give collection=<one of Docs, Empty, Two>" in refusal(address)
     assert "no collection Dogs; did you mean Docs?" in refusal(address, "Dogs")

@@ -103,6 +103,9 @@ def test_one_is_written_flat_and_several_in_a_list() -> None:
     assert list(threat.defense.steps) == ["language_agnostic", "noise", "noise_2"]
     assert [threat.defense.steps[name].level for name in ("noise", "noise_2")] == [0.01, 0.5]
     assert threat.hypotheses == "defended"
+    (message,) = survey("train", ["defense=[masking,noise],none"], multirun=True)[1]
+    assert message.startswith("defense=[masking,noise],none: ")
+    assert "swept" in message
 
 
 def test_a_run_is_given_another_defense() -> None:
@@ -139,12 +142,6 @@ def test_what_is_misspelt(line: str, message: str) -> None:
     assert message in [*errors, *(error for config in configs for error in launch.check(config))]
 
 
-def test_lists_are_not_swept_over() -> None:
-    (message,) = survey("train", ["defense=[masking,noise],none"], multirun=True)[1]
-    assert message.startswith("defense=[masking,noise],none: ")
-    assert "swept" in message
-
-
 # -- what the attacker's own texts are answered ----------------------------------------------------------------------
 
 
@@ -165,9 +162,6 @@ def test_a_defended_service_answers_alike_and_never_with_the_noise_of_the_target
     assert service.queries.asked["attack"] == cached.queries.asked["attack"] == 2
     assert service.source is cached
     assert DefendedEmbedder(cached, Truncation(dimensions=5)).dimension == 5
-
-
-def test_vectors_of_which_nothing_is_left(tmp_path: Path) -> None:
     service = DefendedEmbedder(CachedEmbedder(Trigrams(), tmp_path), Rounding(step=10.0))
     with pytest.raises(InputError, match=r"hypothesis text 0, and of 1 of these 1, is all zeros; take a weaker"):
         service.embed(["ada lives in rome ."])
@@ -184,7 +178,11 @@ def module(data: Path, tmp_path: Path, defense: Any, **options: Any) -> Inversio
     return found
 
 
-def test_a_naive_attacker_learns_from_clean_vectors_and_meets_defended_ones(data: Path, tmp_path: Path) -> None:
+def test_naive_and_adaptive_attackers(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"defense\.adaptive=false: .* 4 out of 16, .* defense\.adaptive=true"):
+        module(data, tmp_path, Truncation(dimensions=4))
+    assert module(data, tmp_path, Truncation(dimensions=4), adaptive=True).dimension == 4
+    assert not (tmp_path / "cache").exists()
     naive, adaptive = (module(data, tmp_path, Noise(level=0.1), adaptive=known) for known in (False, True))
     for one in (naive, adaptive):
         one.setup()
@@ -209,13 +207,6 @@ def test_ranks_and_batches_see_the_same_noise(data: Path, tmp_path: Path, monkey
         assert torch.equal(seen, whole)
 
 
-def test_a_defense_that_changes_the_dimension_needs_an_attacker_who_knows(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"defense\.adaptive=false: .* 4 out of 16, .* defense\.adaptive=true"):
-        module(data, tmp_path, Truncation(dimensions=4))
-    assert module(data, tmp_path, Truncation(dimensions=4), adaptive=True).dimension == 4
-    assert not (tmp_path / "cache").exists()
-
-
 def test_a_fitted_state_belongs_to_its_settings_and_embedder(tmp_path: Path) -> None:
     fitted = ProductQuantization(subvectors=2, centroids=4)
     fitted.fit(torch.eye(8), texts(8))
@@ -234,12 +225,12 @@ def test_a_fitted_state_belongs_to_its_settings_and_embedder(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("defense", "state", "said"),
     [
-        (ProductQuantization(subvectors=2, centroids=4), {"other": torch.ones(2)}, "'codebooks' is missing"),
+        (ProductQuantization(subvectors=2, centroids=4), {"other": torch.ones(2)}, "cannot be read: 'codebooks'"),
         (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.ones(2)}, "not 2 of 4 centroids"),
         (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.ones(1, 4, 8)}, "not 2 of 4 centroids"),
         (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.ones(2, 4, 3)}, "vectors of dimension 6"),
-        (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.full((2, 4, 4), torch.nan)}, "holds NaN"),
-        (ScalarQuantization(bits=8), {"low": torch.ones(8)}, "'high' is missing"),
+        (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.full((2, 4, 4), torch.nan)}, "is NaN"),
+        (ScalarQuantization(bits=8), {"low": torch.ones(8)}, "cannot be read: 'high'"),
         (ScalarQuantization(bits=8), {"low": torch.ones(8), "high": torch.ones(7)}, "not the two ends"),
         (
             ScalarQuantization(bits=8),

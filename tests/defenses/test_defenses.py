@@ -63,15 +63,13 @@ def test_noise_is_normal_and_of_its_level() -> None:
     assert abs(float((sampled.abs() < 1).float().mean()) - math.erf(1 / math.sqrt(2))) < 0.01
     correlations = torch.corrcoef(sampled.T) - torch.eye(50)
     assert float(correlations.abs().max()) < 5 / math.sqrt(2000)
-
-
-def test_relative_noise_grows_with_the_vector() -> None:
     vectors = torch.tensor([[3.0, 4.0], [0.6, 0.8]])
     same = [Example(0, "a"), Example(0, "a")]
     absolute = Noise(level=0.1)(vectors, same, "test") - vectors
     relative = Noise(level=0.1, relative=True)(vectors, same, "test") - vectors
     torch.testing.assert_close(relative[0], 5 * absolute[0], atol=1e-6, rtol=0)
     torch.testing.assert_close(relative[1], absolute[1], atol=1e-6, rtol=0)
+    assert torch.equal(Noise(level=0.0)(rows(3, 4), texts(3), "test"), rows(3, 4))
 
 
 def test_no_two_uses_share_noise() -> None:
@@ -89,10 +87,6 @@ def test_no_two_uses_share_noise() -> None:
     assert torch.equal(noise(zero, [example], "test"), noise(zero, [example], "test"))
 
 
-def test_no_noise_at_level_zero() -> None:
-    assert torch.equal(Noise(level=0.0)(rows(3, 4), texts(3), "test"), rows(3, 4))
-
-
 # -- masking ---------------------------------------------------------------------------------------------------------
 
 
@@ -104,9 +98,6 @@ def test_masking_replaces_the_first_dimensions() -> None:
     two = Masking(dimensions=2, scale=0.5, languages={"en": 1, "de": 3})(vectors, examples, "test")
     assert two.tolist() == torch.tensor([[0.5, 0.5, 0.25, 0.1], [1.5, 1.5, 0.1, 0.0]]).tolist()
     assert vectors[0, 0] == 0.5  # what came in is as it was
-
-
-def test_languages_that_have_no_identifier() -> None:
     masking = Masking(languages={"en": 1, "de": 2})
     with pytest.raises(InputError, match=r"query text 0 is in 'dea', which has no identifier; did you mean de\?"):
         masking(rows(1, 4), texts(1, "dea"), "query")
@@ -117,12 +108,15 @@ def test_languages_that_have_no_identifier() -> None:
 # -- truncation and rounding -----------------------------------------------------------------------------------------
 
 
-def test_truncation_keeps_the_length() -> None:
+def test_truncation_keeps_the_length_and_rounding_gives_the_nearest_multiple() -> None:
     vectors = torch.tensor([[3.0, 4.0, 12.0], [0.0, 0.0, 2.0]])
     assert Truncation(dimensions=2).output_dimension(3) == 2
     kept = Truncation(dimensions=2)(vectors, texts(2), "test")
     torch.testing.assert_close(kept, torch.tensor([[7.8, 10.4], [0.0, 0.0]]))
     assert Truncation(dimensions=2, renormalize=False)(vectors, texts(2), "test").tolist() == [[3.0, 4.0], [0.0, 0.0]]
+    vectors = torch.tensor([[0.11, -0.13, 0.37], [0.0, 0.26, -0.24]])
+    rounded = Rounding(step=0.25)(vectors, texts(2), "test")
+    assert rounded.tolist() == [[0.0, -0.25, 0.25], [0.0, 0.25, -0.25]]
 
 
 @pytest.mark.parametrize("defense", [Truncation(dimensions=9), Masking(dimensions=9)])
@@ -130,12 +124,6 @@ def test_more_dimensions_than_there_are(defense: Any) -> None:
     with pytest.raises(InputError, match=r"dimensions=9: the vectors have only 8; take at most 8"):
         defense.output_dimension(8)
     assert defense.output_dimension(9) == 9
-
-
-def test_rounding_gives_the_nearest_multiple() -> None:
-    vectors = torch.tensor([[0.11, -0.13, 0.37], [0.0, 0.26, -0.24]])
-    rounded = Rounding(step=0.25)(vectors, texts(2), "test")
-    assert rounded.tolist() == [[0.0, -0.25, 0.25], [0.0, 0.25, -0.25]]
 
 
 # -- language_agnostic -----------------------------------------------------------------------------------------------
@@ -155,9 +143,6 @@ def test_the_mean_of_a_language_is_subtracted() -> None:
         defense(train[:1], texts(1), "document")
     with pytest.raises(InputError, match="a text that the attack wrote has no language"):
         defense(train[:1], texts(1), "hypothesis")
-
-
-def test_all_texts_in_one_language_that_they_do_not_say() -> None:
     with pytest.raises(InputError, match="train text 0 has no language"):
         LanguageAgnostic().fit(rows(3, 2), texts(3))
     defense = LanguageAgnostic(language="en")
@@ -190,7 +175,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> str:
     return KEY
 
 
-def test_a_rotation_keeps_lengths_and_angles(key: str) -> None:
+def test_a_rotation_keeps_lengths_and_angles_and_is_uniform(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = rows(40, 12)
     turned = Rotation()(vectors, texts(40), "document")
     torch.testing.assert_close(turned @ turned.T, vectors @ vectors.T, atol=1e-5, rtol=0)
@@ -198,10 +183,7 @@ def test_a_rotation_keeps_lengths_and_angles(key: str) -> None:
     matrix = Rotation()(torch.eye(12), texts(12), "test").double()
     torch.testing.assert_close(matrix @ matrix.T, torch.eye(12, dtype=torch.float64), atol=1e-6, rtol=0)
     assert torch.equal(Rotation()(vectors[:3], texts(3), "query"), Rotation()(vectors[:3], texts(3), "train"))
-
-
-def test_a_rotation_is_uniform(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The square of each entry of a uniform orthogonal matrix is Beta(1/2, (d - 1) / 2), and its sign is either."""
+    # The square of each entry of a uniform orthogonal matrix is Beta(1/2, (d - 1) / 2), and its sign is either.
     blocks = []
     for number in range(4):
         monkeypatch.setenv("UNEMBED_ROTATION_KEY", f"{KEY} {number}")
@@ -242,29 +224,23 @@ def test_the_key_of_a_rotation(key: str, tmp_path: Path, monkeypatch: pytest.Mon
 # -- quantisation ----------------------------------------------------------------------------------------------------
 
 
-def test_two_bits_on_a_scale_of_each_dimension() -> None:
+def test_scalar_quantisation() -> None:
     defense = ScalarQuantization(bits=2)
     defense.fit(torch.tensor([[0.0, 5.0, -3.0], [3.0, 5.0, 3.0], [1.0, 5.0, 0.0]]), texts(3))
     seen = defense(torch.tensor([[0.4, 5.0, -0.9], [2.6, 7.0, 1.1], [9.0, 5.0, -9.0]]), texts(3), "test")
     assert seen.tolist() == [[0.0, 5.0, -1.0], [3.0, 5.0, 1.0], [3.0, 5.0, -3.0]]
-
-
-def test_eight_bits_err_by_half_a_step_at_most() -> None:
     vectors, defense = rows(200, 7), ScalarQuantization()
     defense.fit(vectors, texts(200))
     seen = defense(vectors, texts(200), "test")
     step = (vectors.max(dim=0).values - vectors.min(dim=0).values) / 255
     assert bool(((seen - vectors).abs() <= step / 2 + 1e-6).all())
     assert all(len(set(column)) <= 256 for column in seen.T.tolist())
-
-
-def test_a_quantile_leaves_the_outermost_values_out() -> None:
     defense = ScalarQuantization(quantile=0.9)
     defense.fit(torch.arange(101.0)[:, None], texts(101))
     assert (defense.low.tolist(), defense.high.tolist()) == ([5.0], [95.0])
 
 
-def test_subvectors_are_replaced_by_the_nearest_centroid() -> None:
+def test_product_quantisation() -> None:
     train, vectors = rows(300, 6), rows(25, 6, seed=1)
     defense = ProductQuantization(subvectors=3, centroids=8, iterations=4)
     defense.fit(train, texts(300))
@@ -276,6 +252,13 @@ def test_subvectors_are_replaced_by_the_nearest_centroid() -> None:
             own = vectors[row, 2 * part : 2 * part + 2]
             nearest = min(range(8), key=lambda n: float((books[part, n] - own).square().sum()))
             assert torch.equal(seen[row, 2 * part : 2 * part + 2], books[part, nearest])
+    with pytest.raises(InputError, match=r"centroids=256: there are only 10 training vectors .* at most 10"):
+        ProductQuantization(subvectors=2).fit(rows(10, 4), texts(10))
+    with pytest.raises(InputError, match=r"subvectors=5: vectors of dimension 12 cannot be cut.*take 4"):
+        ProductQuantization(subvectors=5).output_dimension(12)
+    same = ProductQuantization(subvectors=1, centroids=4)
+    same.fit(torch.ones(9, 2), texts(9))  # fewer different vectors than centroids
+    assert same(torch.tensor([[1.0, 1.0]]), texts(1), "test").tolist() == [[1.0, 1.0]]
 
 
 def test_codebooks_are_those_of_k_means() -> None:
@@ -292,16 +275,6 @@ def test_codebooks_are_those_of_k_means() -> None:
         found.append(sorted(centroids.round().tolist()))
     means = sorted((corners + rows(30, 2).mean(dim=0)).round().tolist())
     assert means in found
-
-
-def test_quantisation_that_cannot_be_fitted() -> None:
-    with pytest.raises(InputError, match=r"centroids=256: there are only 10 training vectors .* at most 10"):
-        ProductQuantization(subvectors=2).fit(rows(10, 4), texts(10))
-    with pytest.raises(InputError, match=r"subvectors=5: vectors of dimension 12 cannot be cut.*take 4"):
-        ProductQuantization(subvectors=5).output_dimension(12)
-    same = ProductQuantization(subvectors=1, centroids=4)
-    same.fit(torch.ones(9, 2), texts(9))  # fewer different vectors than centroids
-    assert same(torch.tensor([[1.0, 1.0]]), texts(1), "test").tolist() == [[1.0, 1.0]]
 
 
 # -- local differential privacy --------------------------------------------------------------------------------------
@@ -340,14 +313,11 @@ def test_purmech_keeps_its_promise() -> None:
     assert ratios.max() > 0.8 * epsilon * apart  # and the budget is used
 
 
-def test_purmech_in_many_dimensions_concentrates_where_it_says() -> None:
+def test_purmech_in_many_dimensions_and_laplace_noise() -> None:
     vectors = torch.nn.functional.normalize(rows(200, 384), dim=1)
     seen = PurMech(epsilon=1000.0)(vectors, texts(200), "test")
     angles = torch.cosine_similarity(seen, vectors).arccos()
     assert abs(float(angles.mean()) - math.atan(382 / 1000)) < 0.01
-
-
-def test_laplace_noise_has_a_gamma_length_and_any_direction() -> None:
     noise = Laplace(epsilon=4.0)(torch.zeros(1500, 5, dtype=torch.float64), texts(1500), "test")
     assert kstest(noise.norm(dim=1).numpy(), gamma(5, scale=1 / 4).cdf).pvalue > 1e-3
     directions = torch.nn.functional.normalize(noise, dim=1)

@@ -86,16 +86,21 @@ def test_what_is_cut_off_for_testing_does_not_depend_on_the_lengthening(tmp_path
     assert len(one["test"]) == 10
 
 
-def test_training_texts_that_repeat_either_version_are_dropped(tmp_path: Path, pairs: Path) -> None:
+def test_training_texts_that_repeat_either_version_are_dropped_and_cut_originals_warned_of(
+    tmp_path: Path, pairs: Path
+) -> None:
     train = tmp_path / "train.jsonl"
     texts = ["bob is ill !", "It is certain that Eve left", "Ada lives in Rome", "Bob is well"]
     train.write_text("".join(json.dumps({"longer": text, "text": text, "spans": []}) + "\n" for text in texts))
     data = opened(tmp_path, train=str(train), test=str(pairs), text_field="longer", original_field="text")
     with pytest.warns(UserWarning, match="blank"):
         assert [example.text for example in data.examples("train")] == ["Ada lives in Rome", "Bob is well"]
+    data = opened(tmp_path, test=str(pairs), text_field="longer", original_field="text", max_tokens=4)
+    with pytest.warns(UserWarning, match=r"datamodule\.max_tokens=4: [34] texts were cut"):
+        data.examples("test")
 
 
-def test_text_and_original_are_cut_alike_and_spans_belong_to_the_original() -> None:
+def test_text_and_original_are_cut_alike_and_embedded_words_are_counted() -> None:
     spans = (Span(0, 3, "name"), Span(13, 18, "city"))
     example = Example(0, "They say that Ada lives in Paris", spans, original="Ada lives in Paris")
     truncation = Truncation(3)
@@ -103,12 +108,7 @@ def test_text_and_original_are_cut_alike_and_spans_belong_to_the_original() -> N
     assert (cut.text, cut.original, cut.spans) == ("They say that", "Ada lives in", spans[:1])
     assert truncation.cut_texts == 1
     assert list(Truncation(9).cut([example])) == [example]
-
-
-def test_originals_that_lost_what_was_added_are_a_warning(tmp_path: Path, pairs: Path) -> None:
-    data = opened(tmp_path, test=str(pairs), text_field="longer", original_field="text", max_tokens=4)
-    with pytest.warns(UserWarning, match=r"datamodule\.max_tokens=4: [34] texts were cut"):
-        data.examples("test")
+    assert embedded_words(["a dog barks .", "yes"]) == 2
 
 
 @pytest.mark.filterwarnings("ignore:.*blank")
@@ -123,10 +123,6 @@ def test_metrics_compare_with_the_original_and_cosines_with_what_was_embedded(tm
     assert metrics["token_recall"] == pytest.approx((100 + 100 + 50) / 3)
     assert rows[1]["cosine"] == pytest.approx(1)  # the lengthened text is what was attacked
     assert rows[0]["cosine"] < 0.99
-
-
-def test_embedded_words_by_hand() -> None:
-    assert embedded_words(["a dog barks .", "yes"]) == 2
 
 
 @pytest.mark.parametrize(

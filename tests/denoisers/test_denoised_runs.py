@@ -132,8 +132,6 @@ def test_messages(base: Path, tmp_path: Path) -> None:
     given = [f"run={base / 'run'}", f"vectors={tmp_path / 'one.npy'}", "trust=support.letters", "denoiser=gaussian"]
     with trusting("support.letters"), pytest.raises(InputError, match=r"1 vectors of dimension 28, and 56 are needed"):
         invert.invert(*launch.on_run("invert", given))
-    with pytest.raises(InputError, match=r"denoiser=gausian: did you mean gaussian\?"):
-        launch.on_run("invert", [*given, "denoiser=gausian"])
     with pytest.raises(InputError, match=r"denoiser: an attack that was trained with defense.adaptive=true reads"):
         place_of(base).train("adaptive", *NOISE, "defense.adaptive=true", "denoiser=gaussian")
 

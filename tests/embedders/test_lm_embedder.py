@@ -17,8 +17,7 @@ from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.sources.token_inputs import CutTexts, RandomTokens
 from unembed.defenses.identity import Identity
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.language_model import LanguageModelEmbedder
-from unembed.embedders.observation import Observation
+from unembed.embedders.language_model import LanguageModelEmbedder, Observation
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +26,21 @@ def reference(language_model: Path) -> GPT2LMHeadModel:
     return model
 
 
-def test_ids_written_out_come_back() -> None:
+def test_texts_ids_and_fingerprints(language_model: Path, tmp_path: Path) -> None:
     assert read_ids(written_ids([5, 0, 123])) == [5, 0, 123]
     assert read_ids("5 0 123") is None
     assert read_ids(written_ids([5]) + "\n") is None
+    model = LanguageModelEmbedder(str(language_model))
+    assert model.ids("w0 w58 what") == [1, 59, 0]
+    assert torch.equal(model.embed(["w0 w58"]), model.embed([written_ids([1, 59])]))
+    assert model.embed([""]).isfinite().all()
+    assert model.decode([1, 59]) == "w0 w58"
+    fingerprints = {
+        LanguageModelEmbedder(str(language_model), output_tokens=m, top_k=k).fingerprint
+        for m in (1, 2)
+        for k in (None, 0, 5)
+    }
+    assert len(fingerprints) == 6
 
 
 INPUTS = [[5, 17, 3], [8], [5, 17, 4], [59, 0, 1, 2, 3, 4]]
@@ -62,15 +72,7 @@ def test_rows_are_the_greedy_generation(
             assert seen.logits is None
 
 
-def test_text_and_its_ids_are_one_input(language_model: Path) -> None:
-    model = LanguageModelEmbedder(str(language_model))
-    assert model.ids("w0 w58 what") == [1, 59, 0]
-    assert torch.equal(model.embed(["w0 w58"]), model.embed([written_ids([1, 59])]))
-    assert model.embed([""]).isfinite().all()
-    assert model.decode([1, 59]) == "w0 w58"
-
-
-def test_relaxed_inputs_at_a_corner_are_the_ids(language_model: Path) -> None:
+def test_relaxed_inputs_at_a_corner_and_texts_alone(language_model: Path) -> None:
     model = LanguageModelEmbedder(str(language_model), output_tokens=2)
     ids = torch.tensor([[5, 17, 3], [5, 17, 4]])
     seen = model.observation.parse(model.observe(ids))
@@ -81,22 +83,10 @@ def test_relaxed_inputs_at_a_corner_are_the_ids(language_model: Path) -> None:
     assert model.observation.agrees(seen, model.logits(ids.flip(0), seen.continuation)).tolist() == [False, False]
     (gradient,) = torch.autograd.grad(logits.sum(), weights)
     assert gradient.abs().amax(dim=2).min() > 0  # every place matters
-
-
-def test_text_alone_agrees_where_the_greedy_output_is_the_same() -> None:
     observation = Observation(vocabulary=3, output_tokens=2, top_k=0)
     seen = observation.parse(torch.tensor([[2.0, 0.0], [2.0, 0.0]]))
     logits = torch.tensor([[[0.0, 1.0, 2.0], [3.0, 1.0, 1.0]], [[0.0, 1.0, 2.0], [0.9, 1.0, 0.0]]])
     assert observation.agrees(seen, logits).tolist() == [True, False]
-
-
-def test_what_is_seen_is_part_of_the_fingerprint(language_model: Path, tmp_path: Path) -> None:
-    fingerprints = {
-        LanguageModelEmbedder(str(language_model), output_tokens=m, top_k=k).fingerprint
-        for m in (1, 2)
-        for k in (None, 0, 5)
-    }
-    assert len(fingerprints) == 6
 
 
 def test_a_bad_model_says_so(language_model: Path, tmp_path: Path) -> None:
@@ -180,7 +170,7 @@ class Stories:
         return {"test": [Example(index, text, spans=spans.get(index, ())) for index, text in enumerate(texts)]}
 
 
-def test_one_sentence_of_a_text_is_cut(language_model: Path) -> None:
+def test_one_sentence_of_a_text_is_cut_or_whole_texts_are_taken(language_model: Path) -> None:
     tokenizer = str(language_model)
     taken = set()
     for seed in range(12):
@@ -191,8 +181,5 @@ def test_one_sentence_of_a_text_is_cut(language_model: Path) -> None:
     # Sentences of the first 12 characters: "w1 w2." and "w3 w4", of which the first tokens are inputs.
     assert {text.split()[0] for text, _ in taken} == {"w1", "w3"}
     assert all((labels[0] == "name") == text.startswith("w3") for text, labels in taken)
-
-
-def test_whole_texts_have_exactly_so_many_tokens(language_model: Path) -> None:
     found = CutTexts(Stories(), str(language_model), min_length=2, max_length=4, whole=True).load()["test"]  # type: ignore[arg-type]
     assert [example.text for example in found] == ["w1 w2", "w7 w8 w9 w10"]

@@ -187,9 +187,6 @@ def test_it_sends_what_the_protocol_asks_for(server: Server) -> None:
     assert server.requests == [{"model": "m", "input": texts, "encoding_format": "float"}]
     assert server.paths == ["/v1/embeddings"]
     assert server.keys == [f"Bearer {KEY}"]
-
-
-def test_an_empty_text_is_sent_as_a_space(server: Server) -> None:
     assert torch.equal(embedder(server).embed(["a", ""]), vectors_of(["a", " "]))
 
 
@@ -202,6 +199,14 @@ def test_the_dimension_is_asked_for_or_found_with_one_text(server: Server) -> No
     assert server.sizes == [1]
     assert embedder(server, dimensions=3).embed(["a"]).shape == (1, 3)
     assert server.requests[-1]["dimensions"] == 3
+    server.script = [good, changed(lambda found: found[0]["embedding"].append(0.0))]
+    first = embedder(server)
+    first.embed(["a"])
+    with pytest.raises(InputError, match="gave a vector of dimension 7, the first one had 6"):
+        first.embed(["b"])
+    server.otherwise = lambda handler, body: good(handler, {"input": body["input"]})
+    with pytest.raises(InputError, match=r"gave a vector of dimension 6, embedder\.dimensions asks for 3"):
+        embedder(server, dimensions=3).embed(["a"])
 
 
 def test_a_call_is_cut_into_requests_and_put_together_in_order(server: Server) -> None:
@@ -235,13 +240,10 @@ def twice(handler: Handler, body: dict[str, Any]) -> None:
     handler.wfile.write((b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data) + data) * 2)
 
 
-def test_bytes_behind_an_answer_are_no_answer_to_the_next_request(server: Server) -> None:
+def test_each_text_has_its_own_vector(server: Server) -> None:
     server.otherwise = twice
     found = embedder(server, batch_size=1, concurrency=1).embed(["a", "b", "c"])
     assert torch.equal(found, vectors_of(["a", "b", "c"]))
-
-
-def test_the_index_decides_whose_a_vector_is(server: Server) -> None:
     server.script = [changed(list.reverse)]
     assert torch.equal(embedder(server).embed(["a", "b", "c"]), vectors_of(["a", "b", "c"]))
 
@@ -260,13 +262,11 @@ def test_a_broken_connection_is_tried_again(server: Server, break_off: Behaviour
     assert len(server.requests) == 2
 
 
-def test_a_time_out_is_tried_again(server: Server) -> None:
+def test_a_time_out_is_tried_again_until_attempts_end(server: Server) -> None:
     server.script = [slow]
     assert torch.equal(embedder(server, timeout=0.25).embed(["a"]), vectors_of(["a"]))
     assert len(server.requests) >= 2
-
-
-def test_attempts_end(server: Server) -> None:
+    server.requests.clear()
     server.otherwise = slow
     with pytest.raises(InputError, match=r"embedder.model=m at http.*: no answer within embedder.timeout=0.05 seconds"):
         embedder(server, timeout=0.05, retries=1).embed(["a"])
@@ -285,7 +285,6 @@ class Clock(threading.Event):
         self.waits: list[float] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None
         self.waits.append(timeout)
         return False
 
@@ -298,20 +297,14 @@ def waits(server: Server, script: list[Behaviour], backoff: float) -> list[float
     return clock.waits
 
 
-def test_waits_grow_and_differ_and_have_an_end(server: Server) -> None:
+def test_waits_between_attempts(server: Server) -> None:
     found = waits(server, [refusal(500)] * 8, 1.0)
     assert all(low / 2 <= wait <= low for wait, low in zip(found, [1, 2, 4, 8, 16, 32, 60, 60], strict=True))
     assert found != waits(server, [refusal(500)] * 8, 1.0)
-
-
-def test_retry_after_goes_before_the_back_off(server: Server) -> None:
     asked = ["3", "0", "0.25", "soon", "-1"]
     found = waits(server, [refusal(429, Retry_After=value) for value in asked], 0.1)
     assert all(low <= wait <= low + 0.1 for wait, low in zip(found[:3], [3, 0, 0.25], strict=True))
     assert all(wait <= 1.6 for wait in found[3:])
-
-
-def test_a_server_that_asks_for_an_hour_ends_the_job(server: Server) -> None:
     server.script = [refusal(429, Retry_After="3600")]
     with pytest.raises(InputError, match="asks to wait 3,600 seconds"):
         embedder(server).embed(["a"])
@@ -375,13 +368,10 @@ def test_of_an_answer_with_a_vector_that_is_none_the_others_are_kept(server: Ser
 def test_after_ctrl_c_what_is_under_way_is_awaited_and_kept(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-
     def behaviour(handler: Handler, body: dict[str, Any]) -> None:
         if "text 0" in body["input"]:
             time.sleep(0.2)
-            signal.pthread_kill(main, signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         time.sleep(0.4)
         good(handler, body)
 
@@ -398,17 +388,14 @@ def test_after_ctrl_c_what_is_under_way_is_awaited_and_kept(
 
 
 def test_ctrl_c_again_does_not_wait(server: Server, tmp_path: Path) -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-
     def behaviour(handler: Handler, body: dict[str, Any]) -> None:
         if "c" in body["input"]:
             return good(handler, body)
         if "a" in body["input"]:
             time.sleep(0.3)
-            signal.pthread_kill(main, signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             time.sleep(0.3)
-            signal.pthread_kill(main, signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         time.sleep(40)
         return None
 
@@ -425,14 +412,11 @@ def test_ctrl_c_again_does_not_wait(server: Server, tmp_path: Path) -> None:
 def test_sigterm_leaves_the_requests_under_way_some_seconds(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-
     def behaviour(handler: Handler, body: dict[str, Any]) -> None:
         if "a" not in body["input"]:
             return time.sleep(40)
         time.sleep(0.2)
-        signal.pthread_kill(main, signal.SIGTERM)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
         time.sleep(0.2)
         return good(handler, body)
 
@@ -507,7 +491,7 @@ def test_a_damaged_description_of_the_cache_costs_one_query(server: Server, tmp_
 def test_another_model_behind_the_same_name_is_found(server: Server, tmp_path: Path) -> None:
     CachedEmbedder(embedder(server), tmp_path).fill(["a"], "training")
     server.otherwise = lambda handler, body: good(handler, {**body, "dimensions": 7})
-    with pytest.raises(InputError, match=r"dimension 7 instead of 6, .* needs another cache_dir than"):
+    with pytest.raises(InputError, match=r"shape \(1, 7\) instead of \(1, 6\), .* needs another cache_dir than"):
         CachedEmbedder(embedder(server), tmp_path).embed(["b"])
 
 
@@ -531,30 +515,18 @@ def test_the_key_goes_nowhere_else(server: Server, monkeypatch: pytest.MonkeyPat
     assert (server.keys, heard) == ([None] * 3, [None] * 3)
 
 
-def test_a_proxy_that_is_none_is_named_without_its_password(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALL_PROXY", "nonsense://me:secret@proxy:1")
-    with pytest.raises(InputError, match="check the environment's HTTP_PROXY") as raised:
-        embedder(server).embed(["a"])
-    assert "secret" not in str(raised.value)
-
-
-def test_another_dimension_than_asked_for_or_than_before_is_an_error(server: Server) -> None:
-    server.script = [good, changed(lambda found: found[0]["embedding"].append(0.0))]
-    first = embedder(server)
-    first.embed(["a"])
-    with pytest.raises(InputError, match="gave a vector of dimension 7, the first one had 6"):
-        first.embed(["b"])
-    server.otherwise = lambda handler, body: good(handler, {"input": body["input"]})
-    with pytest.raises(InputError, match=r"gave a vector of dimension 6, embedder\.dimensions asks for 3"):
-        embedder(server, dimensions=3).embed(["a"])
-
-
-def test_an_address_where_nothing_listens_is_named_at_once(server: Server) -> None:
+def test_an_address_where_nothing_listens_and_a_wrong_proxy_are_named(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
         with pytest.raises(InputError, match=f"at {url}: no connection: "):
             embedder(server, base_url=url, backoff=60.0).embed(["a"])
+    monkeypatch.setenv("ALL_PROXY", "nonsense://me:secret@proxy:1")
+    with pytest.raises(InputError, match="check the environment's HTTP_PROXY") as raised:
+        embedder(server).embed(["a"])
+    assert "secret" not in str(raised.value)
 
 
 def test_a_missing_key_is_found_before_anything_is_sent(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -690,12 +662,16 @@ def test_a_failure_ends_the_waits_of_the_others(server: Server) -> None:
     assert time.monotonic() - begun < 5
 
 
-def test_the_cache_sends_as_many_texts_as_keep_all_requests_busy(server: Server, tmp_path: Path) -> None:
+def test_the_cache_keeps_all_requests_busy_and_another_model_is_found(server: Server, tmp_path: Path) -> None:
     texts = [f"text {i:02d}" for i in range(12)]
     CachedEmbedder(embedder(server, dimensions=DIM, batch_size=3, concurrency=2), tmp_path).fill(texts, "training")
     assert server.sizes == [3, 3, 3, 3]
     CachedEmbedder(embedder(server, dimensions=4), tmp_path, batch_size=5).fill(texts, "training")
     assert sorted(server.sizes[4:]) == [2, 5, 5]
+    CachedEmbedder(embedder(server), tmp_path).fill(["a"], "training")
+    server.otherwise = lambda handler, body: good(handler, {**body, "dimensions": 7})
+    with pytest.raises(InputError, match=r"dimension 7 instead of 6, .* needs another cache_dir than"):
+        CachedEmbedder(embedder(server), tmp_path).embed(["b"])
 
 
 def test_a_large_job_is_announced_with_its_cost(
@@ -758,6 +734,7 @@ def test_a_run_goes_through_and_leaves_no_key_behind(server: Server, tmp_path: P
             *("debug=smoke", "trainer=cpu", "embedder.backoff=0.001", "hydra.verbose=true"),
             *("attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2"),
             *("attack.refine.lexicon.vocabulary=false", "attack.refine.lexicon.numbers=10"),
+            *("++datamodule.source.sentences=400", "++datamodule.source.valid=20", "++datamodule.source.test=60"),
             *(f"cache_dir={tmp_path / 'cache'}", *overrides),
         ]
         return warm.run(command, environment=environment)

@@ -7,7 +7,7 @@ import itertools
 import torch
 
 from support.tiny_models import VOCABULARY
-from unembed.attacks.lm_inversion.losses import LogitLoss
+from unembed.attacks.lm_inversion.base import LogitLoss
 from unembed.attacks.lm_inversion.search import Rows
 from unembed.attacks.lm_inversion.soda_embedder import Coordinates, neighbours
 from unembed.embedders.language_model import LanguageModelEmbedder

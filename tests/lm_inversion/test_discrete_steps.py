@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from support.tiny_models import tiny_sentence_encoder
-from unembed.attacks.lm_inversion.discrete_steps import FOUND, Budget, DiscreteSteps, TextSearch, search
+from unembed.attacks.lm_inversion.discrete_steps import FOUND, DiscreteSteps, TextSearch, search
 from unembed.attacks.lm_inversion.edits import EDGE, Encoder, Entries, RankedEdits, TokenLanguage
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.lexicon.language import Language
@@ -55,15 +55,7 @@ def ids(encoder: Encoder, text: str) -> tuple[int, ...]:
     return encoder.ids([text])[0]
 
 
-def test_a_vector_does_not_depend_on_what_else_is_run(encoder: Encoder, embedder: TransformerEmbedder) -> None:
-    texts = ["we feed a cat .", "dogs", "ada has a dog .", "zorbal has a dog !"]
-    vectors = encoder.vectors([ids(encoder, text) for text in texts])
-    torch.testing.assert_close(vectors, embedder.embed(texts), atol=1e-6, rtol=1e-5)
-    for text, vector in zip(texts, vectors, strict=True):
-        assert torch.equal(encoder.vectors([ids(encoder, text)])[0], vector)
-
-
-def test_texts_as_the_tokenizer_writes_them(encoder: Encoder) -> None:
+def test_vectors_and_texts_as_the_tokenizer_writes_them(encoder: Encoder, embedder: TransformerEmbedder) -> None:
     zor, bal, dog, plural = (ids(encoder, text) for text in ("zor", "zorbal", "dog", "dogs"))
     assert encoder.canonical([dog + bal[1:], zor + bal[1:], zor]) == [dog + bal[1:], bal, zor]
     # "cat", "##s" is no other way to write "cats"
@@ -73,6 +65,11 @@ def test_texts_as_the_tokenizer_writes_them(encoder: Encoder) -> None:
     assert encoder.canonical([(encoder.model.embedder.tokenizer.mask_token_id,)]) == [()]
     assert encoder.control.sum() == 6  # five special tokens and [unused0]
     assert encoder.spans(ids(encoder, "zorbal has dogs")) == [(0, 1), (1, 2), (2, 3), (3, 4), (0, 2)]
+    texts = ["we feed a cat .", "dogs", "ada has a dog .", "zorbal has a dog !"]
+    vectors = encoder.vectors([ids(encoder, text) for text in texts])
+    torch.testing.assert_close(vectors, embedder.embed(texts), atol=1e-6, rtol=1e-5)
+    for text, vector in zip(texts, vectors, strict=True):
+        assert torch.equal(encoder.vectors([ids(encoder, text)])[0], vector)
 
 
 def test_bigrams_by_hand(encoder: Encoder, language: Language) -> None:
@@ -139,7 +136,7 @@ def test_a_text_of_unknown_length_is_found(encoder: Encoder, language: Language,
 
     def searches() -> list[TextSearch]:
         starts = [[ids(encoder, start), ids(encoder, "a cat")] for start, _ in pairs]
-        return [TextSearch(one, own, Budget(60, 96, 2)) for one, own in zip(targets, starts, strict=True)]
+        return [TextSearch(one, own, DiscreteSteps(60, 96, 2)) for one, own in zip(targets, starts, strict=True)]
 
     together = searches()
     search(together, entries, order, encoder)
@@ -157,7 +154,7 @@ def test_a_text_of_unknown_length_is_found(encoder: Encoder, language: Language,
 def test_a_search_ends_where_its_budget_ends(encoder: Encoder, tmp_path: Path) -> None:
     (nowhere,) = torch.nn.functional.normalize(-encoder.vectors([ids(encoder, "dogs bite")]))
     nothing = TokenLanguage({}, encoder.model.inputs)
-    one = TextSearch(nowhere, [ids(encoder, "dog")], Budget(3, 4, 2))
+    one = TextSearch(nowhere, [ids(encoder, "dog")], DiscreteSteps(3, 4, 2))
     search([one], known(encoder, Language({}, {}), tmp_path)[0], nothing, encoder)
     assert one.steps == 3
     assert not one.found
@@ -179,12 +176,10 @@ def test_the_refiner_writes_as_the_training_text_does(
     assert [len(prediction.candidates) for prediction in found] == [1, 2, 1]
     assert oracle.queries.asked["attack"] == 0
     for row, prediction in enumerate(found):
-        assert prediction.search is not None
         assert prediction.search.verified
         assert prediction.search.passes >= 1
         alone = Targets(targets.vectors[row : row + 1], targets.index[row : row + 1])
         assert one.refine(alone, [Prediction(given[row])], oracle) == [prediction]
-    assert found[1].search is not None
     assert (found[1].search.iterations, found[1].search.passes) == (0, 2)
 
 

@@ -11,8 +11,8 @@ from hydra.utils import instantiate
 
 from support.tiny_models import VOCABULARY
 from unembed import launch
+from unembed.attacks.lm_inversion.base import LogitLoss
 from unembed.attacks.lm_inversion.gcg import GCG, drawn_swaps, promising_tokens
-from unembed.attacks.lm_inversion.losses import LogitLoss
 from unembed.attacks.lm_inversion.search import Rows
 from unembed.attacks.lm_inversion.soda import SODA
 from unembed.attacks.parts.predictions import Targets
@@ -65,12 +65,18 @@ def test_a_step_takes_the_best_of_the_candidates_and_counts_those_that_differ(
         assert int(attack.passes(state)[row]) == 3 + len(options)
 
 
-def test_all_inputs_of_one_token_are_found_in_one_step(tiny_lm: LanguageModelEmbedder, tmp_path: Path) -> None:
+def test_all_inputs_of_one_token_are_found_and_restarts_add_up_their_passes(
+    tiny_lm: LanguageModelEmbedder, tmp_path: Path
+) -> None:
     attack = connected(GCG(LogitLoss(), candidates=600, k=VOCABULARY, iterations=1), tiny_lm, tmp_path)
     ids = torch.arange(VOCABULARY)[:, None]
     found = attack.invert(Targets(tiny_lm.observe(ids), torch.arange(len(ids)), lengths=(1,) * len(ids)), attack.oracle)
     assert [one.tokens for one in found] == [tuple(row) for row in ids.tolist()]
     assert all(one.search.verified and one.search.iterations == 1 for one in found)
+    attack = connected(GCG(LogitLoss(), candidates=20, k=5, iterations=2, restarts=3, length=3), tiny_lm, tmp_path)
+    (found,) = attack.invert(Targets(tiny_lm.observe(INPUTS[:1]), torch.tensor([0])), attack.oracle)
+    # Each of three restarts: two gradients of 3 passes, at most 20 candidates each, at most one check of each.
+    assert 3 * 2 * (3 + 2) < found.search.passes <= 3 * 2 * (3 + 20 + 1)
 
 
 def test_a_target_is_searched_the_same_alone_and_among_others(tiny_lm: LanguageModelEmbedder, tmp_path: Path) -> None:
@@ -83,13 +89,6 @@ def test_a_target_is_searched_the_same_alone_and_among_others(tiny_lm: LanguageM
     assert alone[0].tokens == together[2].tokens
     assert alone[0].search.passes == together[2].search.passes
     assert alone[0].search.loss == pytest.approx(together[2].search.loss, rel=1e-4)
-
-
-def test_restarts_add_up_their_passes(tiny_lm: LanguageModelEmbedder, tmp_path: Path) -> None:
-    attack = connected(GCG(LogitLoss(), candidates=20, k=5, iterations=2, restarts=3, length=3), tiny_lm, tmp_path)
-    (found,) = attack.invert(Targets(tiny_lm.observe(INPUTS[:1]), torch.tensor([0])), attack.oracle)
-    # Each of three restarts: two gradients of 3 passes, at most 20 candidates each, at most one check of each.
-    assert 3 * 2 * (3 + 2) < found.search.passes <= 3 * 2 * (3 + 20 + 1)
 
 
 def test_embedding_search_is_adam_on_the_vectors(

@@ -58,7 +58,7 @@ def test_one_head_for_all_chunks_mixes_the_words_of_each(words: int, each: int, 
     assert sum(tensor.numel() for tensor in made.parameters()) == 2 * 6 * 8 + 8 + 6  # of one MLP; the words are frozen
 
 
-def test_the_moving_average_is_taken_away() -> None:
+def test_the_moving_average_is_taken_away_and_is_part_of_a_checkpoint() -> None:
     made = prefix(adaptation=0.25).train()
     first, second = torch.randn(3, 10), torch.randn(3, 10)
     made(first)
@@ -71,9 +71,6 @@ def test_the_moving_average_is_taken_away() -> None:
     assert torch.allclose(made.unigram, average)  # no evaluation moves it
     plain = prefix(adaptation=0.0).eval()
     assert torch.allclose(found, plain(second - average), atol=1e-6)
-
-
-def test_the_average_is_part_of_a_checkpoint() -> None:
     made = prefix().train()
     made(torch.randn(3, 10))
     again = prefix()
@@ -104,17 +101,15 @@ def attack_of(config: object, tmp_path: Path) -> tuple[LogitsInverter, LanguageM
 def test_its_ids_are_the_models_and_two_of_its_own(language_model: Path, tmp_path: Path) -> None:
     attack, model = attack_of(launch.compose("train", overrides(language_model, tmp_path)), tmp_path)
     attack.prepare([], tmp_path / "artifacts")
-    attack.load(tmp_path / "artifacts")
+    attack.build(model.dimension)
     end = attack.tokenizer.eos_token_id
     assert end == VOCABULARY
     assert attack.tokenizer.pad_token_id == VOCABULARY + 1
     assert attack.encode([written_ids([0, 59, 0]), "w7 w3"]) == [[0, 59, 0, end], [8, 4, end]]
-    attack.build(model.dimension)
     attack.eval()
     ids = torch.tensor([[5, 17], [3, 3]])
     found = attack.invert(Targets(model.observe(ids), torch.arange(2), lengths=(1, 2)), attack.oracle)
     for one, length in zip(found, (1, 2), strict=True):
-        assert one.tokens is not None
         assert len(one.tokens) <= length
         assert max(one.tokens, default=0) < VOCABULARY
         assert one.candidates[0] == model.decode(one.tokens)
@@ -126,7 +121,7 @@ def test_one_with_tokens_of_its_own_writes_text(language_model: Path, tmp_path: 
     text = TextLogitsInverter(attack.backbone, attack.prefix, attack.optimizer_settings, attack.decoding)
     text.connect(tmp_path / "artifacts", attack.oracle)
     text.prepare([], tmp_path / "artifacts")
-    text.load(tmp_path / "artifacts")
+    text.build(model.dimension)
     assert text.tokens([written_ids([8, 4]), "w7 w3"]) == [[8, 4], [8, 4]]  # by way of "w7 w3"
     assert text.input_ids([8, 4, text.tokenizer.eos_token_id], model) == [8, 4]
 

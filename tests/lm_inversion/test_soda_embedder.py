@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from unembed.attacks.base import Attack
-from unembed.attacks.lm_inversion.losses import CosineLoss
+from unembed.attacks.lm_inversion.base import CosineLoss
 from unembed.attacks.lm_inversion.search import Rows
 from unembed.attacks.lm_inversion.soda_embedder import SodaEmbedder
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.language_model import Observation
 from unembed.embedders.minilm import MiniLM
-from unembed.embedders.observation import Observation
 from unembed.embedders.transformer import RelaxedEncoder
 
 TEXTS = ["dogs bark", "i live in paris now"]
@@ -26,7 +26,7 @@ def minilm() -> MiniLM:
     return MiniLM(device="cpu")
 
 
-def test_wordpieces_at_a_corner_give_the_vector(minilm: MiniLM) -> None:
+def test_the_relaxed_encoder_gives_vectors_and_gradients(minilm: MiniLM) -> None:
     box = RelaxedEncoder(minilm)
     for text in TEXTS:
         ids = torch.tensor([box.ids(text)])
@@ -34,9 +34,6 @@ def test_wordpieces_at_a_corner_give_the_vector(minilm: MiniLM) -> None:
         torch.testing.assert_close(vector[:, 0], minilm.embed([text]), atol=1e-6, rtol=1e-5)
         assert box.decode(ids[0].tolist()) == text
     assert box.max_tokens == 254
-
-
-def test_gradients_reach_the_wordpieces(minilm: MiniLM) -> None:
     box = RelaxedEncoder(minilm)
     vectors = box.input_vectors[torch.tensor([box.ids(TEXTS[1])])].clone().requires_grad_(True)
     vector = box.relaxed(vectors, torch.empty(1, 0, dtype=torch.long), 1)
@@ -49,11 +46,20 @@ def test_gradients_reach_the_wordpieces(minilm: MiniLM) -> None:
     assert float(gradient[0, 2, 5]) == pytest.approx(float(slope), rel=0.05, abs=1e-5)
 
 
-def test_cosine_loss_by_hand() -> None:
+def test_cosine_loss_by_hand_and_only_encoders_have_gradients(tmp_path: Path) -> None:
     observation = Observation(2)
     seen = observation.parse(torch.tensor([[3.0, 4.0], [1.0, 0.0]]))
     found = CosineLoss(scale=10)(observation, seen, torch.tensor([[[4.0, 3.0]], [[2.0, 0.0]]]))
     assert found.tolist() == pytest.approx([10 * (1 - 24 / 25), 0.0], abs=1e-5)
+
+    class Remote:
+        dimension, max_tokens, fingerprint = 3, 5, "ab"
+
+        def embed(self, texts: object) -> torch.Tensor:
+            return torch.zeros(1, 3)
+
+    with pytest.raises(InputError, match="Remote gives none"):
+        SodaEmbedder(CosineLoss()).white_box(CachedEmbedder(Remote(), tmp_path))
 
 
 class Reads(Attack):
@@ -71,13 +77,12 @@ def test_a_start_is_what_the_search_begins_with(minilm: MiniLM, tmp_path: Path) 
     """Half of the weight is the start's; a start that is right is found at once, and verified."""
     attack = SodaEmbedder(CosineLoss(), iterations=1, length="known", start_weight=0.5)
     attack.connect(tmp_path, None)
-    attack._held = {"start": Reads(["dogs", "I live in Paris now"])}
+    attack.frozen = {"start": Reads(["dogs", "I live in Paris now"])}
     box = RelaxedEncoder(minilm)
     vectors = minilm.embed(TEXTS)
     oracle = CachedEmbedder(minilm, tmp_path)
     found = attack.invert(Targets(vectors, torch.arange(2), lengths=(2, 5)), oracle)
     assert found[1].candidates == ("I live in Paris now",)  # as the start writes the same wordpieces
-    assert found[1].search is not None
     assert (found[1].search.verified, found[1].search.iterations) == (True, 1)
     seen, none = box.observation.parse(vectors[:1]), torch.full((1, 2), -1)
     rows = Rows(box, seen, 2, torch.ones(1).long(), (0,), (0,), 0, none)
@@ -90,7 +95,7 @@ def test_exact_steps_repair_a_text_that_is_nearly_right(minilm: MiniLM, tmp_path
     """Two places exchanged, and a wrong wordpiece."""
     attack = SodaEmbedder(CosineLoss(), iterations=5, exact_steps=5, candidates=32)
     attack.connect(tmp_path, None)
-    attack._held = {"start": Reads(["bark dogs", "we live in paris now"])}
+    attack.frozen = {"start": Reads(["bark dogs", "we live in paris now"])}
     targets = Targets(minilm.embed(TEXTS), torch.arange(2), lengths=(2, 5))
     found = attack.invert(targets, CachedEmbedder(minilm, tmp_path))
     assert [one.candidates[0] for one in found] == TEXTS
@@ -115,14 +120,3 @@ def test_relaxed_steps_come_before_exact_ones(minilm: MiniLM, tmp_path: Path) ->
     assert not state["z"][1].any()
     with pytest.raises(ValueError, match="exact_steps=4"):
         SodaEmbedder(CosineLoss(), iterations=3, exact_steps=4)
-
-
-def test_only_encoders_have_gradients(tmp_path: Path) -> None:
-    class Remote:
-        dimension, max_tokens, fingerprint = 3, 5, "ab"
-
-        def embed(self, texts: object) -> torch.Tensor:
-            return torch.zeros(1, 3)
-
-    with pytest.raises(InputError, match="Remote gives none"):
-        SodaEmbedder(CosineLoss()).white_box(CachedEmbedder(Remote(), tmp_path))

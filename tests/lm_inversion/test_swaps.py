@@ -39,13 +39,17 @@ def problem() -> tuple[Tensor, Tensor]:
     return ids, gradient
 
 
-def test_promising_tokens_are_those_of_the_steepest_fall() -> None:
+def test_promising_tokens_and_distinct_candidates() -> None:
     gradient = torch.tensor([[0.5, -2.0, 0.0, -1.0], [1.0, 2.0, 3.0, 4.0]])
     assert promising_tokens(gradient, 2).tolist() == [[1, 3], [0, 1]]
     assert promising_tokens(gradient, 9).tolist() == [[1, 3, 2, 0], [0, 1, 2, 3]]
+    candidates = torch.tensor([[[1, 2], [1, 2], [1, 3]], [[1, 2], [0, 2], [1, 2]]])
+    rows, owners = distinct(candidates)
+    assert rows.tolist() == [[1, 2], [1, 3], [0, 2], [1, 2]]
+    assert owners.tolist() == [0, 0, 1, 1]
 
 
-def test_every_pair_of_place_and_token_is_sampled_evenly() -> None:
+def test_every_pair_is_sampled_evenly_whatever_the_neighbours() -> None:
     ids, gradient = problem()
     tokens = promising_tokens(gradient, K)
     found = swaps(ids, drawn_swaps(ids[None], tokens[None], TIMES, generators(1))[0])
@@ -53,21 +57,11 @@ def test_every_pair_of_place_and_token_is_sampled_evenly() -> None:
     # Chi square with 11 degrees of freedom: 31.3 is passed once in a thousand.
     expected = TIMES / (LENGTH * K)
     assert sum((times - expected) ** 2 / expected for times in found.values()) < 31.3
-
-
-def test_a_targets_candidates_do_not_depend_on_its_neighbours() -> None:
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
     tokens = torch.arange(24).view(2, 3, 4)
     together = drawn_swaps(ids, tokens, 50, generators(2))
     alone = drawn_swaps(ids[1:], tokens[1:], 50, generators(2)[1:])
     assert torch.equal(together[1:], alone)
-
-
-def test_candidates_sampled_twice_are_kept_once_with_their_target() -> None:
-    candidates = torch.tensor([[[1, 2], [1, 2], [1, 3]], [[1, 2], [0, 2], [1, 2]]])
-    rows, owners = distinct(candidates)
-    assert rows.tolist() == [[1, 2], [1, 3], [0, 2], [1, 2]]
-    assert owners.tolist() == [0, 0, 1, 1]
 
 
 @pytest.mark.slow  # the package imports half of transformers

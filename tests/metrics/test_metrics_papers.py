@@ -16,18 +16,16 @@ from rouge_score import rouge_scorer
 from sklearn.metrics import precision_recall_fscore_support
 from sklearn.preprocessing import MultiLabelBinarizer
 
-from support.scored import spans_of
+from support.scored import check_scores, spans_of
 from unembed.core.examples import Span
-from unembed.metrics.end_token import MicroTokensAndEnd
-from unembed.metrics.entities import entity_words, recovered_entity_pieces, recovered_entity_words
-from unembed.metrics.entity_recovery import names
+from unembed.metrics.entities import entity_words, names, recovered_entity_pieces, recovered_entity_words
 from unembed.metrics.fluency import StopWordDifference, StopWordRate
 from unembed.metrics.rouge import ClippedBleu1, ClippedRouge1
 from unembed.metrics.scored import Likelihood, Scored, Sets
 from unembed.metrics.scoring import score
 from unembed.metrics.stop_words import STOP_WORDS, content_words, geia_stop_words, stop_words
 from unembed.metrics.tokens import words
-from unembed.metrics.word_overlap import Part
+from unembed.metrics.word_overlap import MicroOverlap, Part
 
 
 def pairs(rows: int, seed: int) -> list[tuple[str, str]]:
@@ -43,37 +41,73 @@ def pairs(rows: int, seed: int) -> list[tuple[str, str]]:
     return made
 
 
-# -- micro precision, recall and F1 -----------------------------------------------------------------------------------
-
-
-def test_micro_sums_over_examples_before_it_divides() -> None:
-    got = score([Scored("a", "a"), Scored("b c d e f g h i", "b x")])
+BY_HAND: dict[str, tuple[list[Scored], dict[str, float | None]]] = {
     # Shared a and b; predicted a, b, x; in the references nine words. The means over examples are 75 and 56.25.
-    assert (got["micro_precision"], got["micro_recall"], got["micro_f1"]) == (
-        pytest.approx(200 / 3),
-        pytest.approx(200 / 9),
-        pytest.approx(100 * 4 / 12),
-    )
+    "micro sums over examples before it divides": (
+        [Scored("a", "a"), Scored("b c d e f g h i", "b x")],
+        {"micro_precision": 200 / 3, "micro_recall": 200 / 9, "micro_f1": 100 * 4 / 12},
+    ),
+    # Of tokens, as often as they occur.
+    "micro counts a word once an example": (
+        [Scored("No no yes", "no NO no maybe")],
+        {"micro_precision micro_recall micro_f1": 50, "token_recall": 200 / 3},
+    ),
+    "micro over pieces and tokens": (
+        [Scored("a", "b", subwords=Sets(frozenset({1, 2, 3}), frozenset({3, 4})),
+                tokens=Sets(frozenset({7}), frozenset()))],
+        {"micro_piece_precision": 50, "micro_piece_recall": 100 / 3, "micro_piece_f1": 40,
+         "micro_token_precision micro_token_recall micro_token_f1 micro_f1": 0},
+    ),
+    "micro without ids": ([Scored("a", "b")], {"micro_piece_f1": None}),
+    "micro of nothing": (
+        [Scored("a", "b", subwords=Sets(frozenset(), frozenset({1})))], {"micro_piece_precision": None}
+    ),
+    "clipped scores are means, BLEU-1 is summed first": (
+        [Scored("a", "a"), Scored("a b c d", "x y z d e f g h")],
+        {"clipped_bleu1": (100 + 100 / 8) / 2, "clipped_rouge1": (100 + 25) / 2, "bleu1": 100 * 2 / 9},
+    ),
+    # i, don't of five words; the, the, of, not, it of eight.
+    "stop word rates are of all words together": (
+        [Scored("I don't like dogs", "the the of"), Scored("Ada", "dogs like ada not it")],
+        {"stop_word_rate_reference": 40, "stop_word_rate": 62.5, "stop_word_rate_difference": 22.5},
+    ),
+    "stop words of an empty prediction": (
+        [Scored("the dog", "")], {"stop_word_rate stop_word_rate_difference": None, "stop_word_rate_reference": 50}
+    ),
+    # dog, not likes; 2010, not paris.
+    "content words are distinct and need no spans": (
+        [Scored("My dog likes the other dog", "a dog"), Scored("Paris in 2010!", "2010 in Rome")],
+        {"content_word_recovery": 50},
+    ),
+    "no content words": ([Scored("it is what it is", "it")], {"content_word_recovery": None}),
+    "stop words are of English": (
+        [Scored("was ist das", "was ist das", language="de")], {"stop_word_rate content_word_recovery": None}
+    ),
+    "English among others": (
+        [Scored("was ist das", "was ist das", language="de"), Scored("the dog", "the", language="en")],
+        {"stop_word_rate_reference": 50},
+    ),
+    "a second embedder": (
+        [Scored("a", "a", cosine_second=1.0), Scored("b", "c", cosine_second=-0.5)], {"cosine_second": 0.25}
+    ),
+    "perplexity is over all tokens": (
+        [Scored("a", "b c", likelihood=Likelihood(2 * math.log(1 / 2), 2)),
+         Scored("d", "e", likelihood=Likelihood(math.log(1 / 16), 1)),
+         Scored("f", "", likelihood=Likelihood(0.0, 0))],
+        {"perplexity": (2 * 2 * 16) ** (1 / 3)},
+    ),
+    "perplexity of nothing": ([Scored("f", "", likelihood=Likelihood(0.0, 0))], {"perplexity": None}),
+}  # fmt: skip
 
 
-def test_micro_counts_a_word_once_an_example() -> None:
-    got = score([Scored("No no yes", "no NO no maybe")])
-    assert (got["micro_precision"], got["micro_recall"], got["micro_f1"]) == (50, 50, 50)
-    assert got["token_recall"] == pytest.approx(200 / 3)  # as often as they occur
-
-
-def test_micro_over_pieces_and_tokens() -> None:
-    ids = Sets(frozenset({1, 2, 3}), frozenset({3, 4}))
-    got = score([Scored("a", "b", subwords=ids, tokens=Sets(frozenset({7}), frozenset()))])
-    assert (got["micro_piece_precision"], got["micro_piece_recall"]) == (50, pytest.approx(100 / 3))
-    assert got["micro_piece_f1"] == pytest.approx(40)
-    assert (got["micro_token_precision"], got["micro_token_recall"], got["micro_token_f1"]) == (0, 0, 0)
-    assert got["micro_f1"] == 0
+@pytest.mark.parametrize(("rows", "expected"), BY_HAND.values(), ids=BY_HAND)
+def test_by_hand(rows: list[Scored], expected: dict[str, float | None]) -> None:
+    check_scores(rows, expected)
 
 
 def test_micro_tokens_of_geia_count_the_end_of_each_text() -> None:
     parts: Sequence[Part] = ("precision", "recall", "f1")
-    own = [MicroTokensAndEnd(part) for part in parts]
+    own = [MicroOverlap(part, "tokens_and_end") for part in parts]
     rows = [
         Scored("a", "b", tokens=Sets(frozenset({1, 2, 3}), frozenset({3, 4}))),
         Scored("a", "b", tokens=Sets(frozenset({7}), frozenset())),
@@ -87,13 +121,6 @@ def test_micro_tokens_of_geia_count_the_end_of_each_text() -> None:
     assert score([Scored("a", "b")], own=own)["micro_token_end_f1"] is None
 
 
-def test_micro_of_nothing_is_none() -> None:
-    nothing = score([Scored("a", "b")])
-    assert nothing["micro_piece_f1"] is None
-    empty = score([Scored("a", "b", subwords=Sets(frozenset(), frozenset({1})))])
-    assert empty["micro_piece_precision"] is None
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_micro_agrees_with_scikit_learn(seed: int) -> None:
     rows = pairs(60, seed)
@@ -105,9 +132,6 @@ def test_micro_agrees_with_scikit_learn(seed: int) -> None:
     assert [got["micro_precision"], got["micro_recall"], got["micro_f1"]] == pytest.approx(
         [100 * value for value in theirs[:3]]
     )
-
-
-# -- BLEU-1 and ROUGE-1 with clipped counts ---------------------------------------------------------------------------
 
 
 def clipped_bleu1(reference: str, prediction: str) -> float:
@@ -125,13 +149,6 @@ def test_clipped_counts_by_hand() -> None:
     assert clipped_bleu1(prediction, reference) == 50  # longer than the original: no penalty
     assert clipped_rouge1(prediction, reference) == pytest.approx(200 / 3)
     assert clipped_bleu1(reference, "") == clipped_rouge1(reference, "") == 0
-
-
-def test_clipped_scores_are_means_over_texts() -> None:
-    got = score([Scored("a", "a"), Scored("a b c d", "x y z d e f g h")])
-    assert got["clipped_bleu1"] == pytest.approx((100 + 100 / 8) / 2)
-    assert got["clipped_rouge1"] == pytest.approx((100 + 25) / 2)
-    assert got["bleu1"] == pytest.approx(100 * 2 / 9)  # summed first
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -153,39 +170,10 @@ def test_clipped_scores_agree_with_sacrebleu_nltk_and_rouge_score(seed: int) -> 
         assert clipped_rouge1(reference, prediction) == pytest.approx(100 * recall)
 
 
-# -- stop words and what is left --------------------------------------------------------------------------------------
-
-
-def test_stop_word_rates_are_of_all_words_together() -> None:
-    got = score([Scored("I don't like dogs", "the the of"), Scored("Ada", "dogs like ada not it")])
-    # i, don't of five words; the, the, of, not, it of eight.
-    assert got["stop_word_rate_reference"] == pytest.approx(40)
-    assert got["stop_word_rate"] == pytest.approx(62.5)
-    assert got["stop_word_rate_difference"] == pytest.approx(22.5)
-
-
-def test_stop_word_rate_of_empty_predictions_is_none() -> None:
-    got = score([Scored("the dog", "")])
-    assert got["stop_word_rate"] is got["stop_word_rate_difference"] is None
-    assert got["stop_word_rate_reference"] == 50
-
-
-def test_content_words_are_distinct_and_need_no_spans() -> None:
-    got = score([Scored("My dog likes the other dog", "a dog"), Scored("Paris in 2010!", "2010 in Rome")])
-    assert got["content_word_recovery"] == pytest.approx(50)  # dog, not likes; 2010, not paris
-    assert score([Scored("it is what it is", "it")])["content_word_recovery"] is None
+def test_the_list_of_stop_words_is_cut_as_texts_are() -> None:
     assert content_words(words("?!")) == frozenset()
-
-
-def test_stop_words_are_of_english() -> None:
-    german = Scored("was ist das", "was ist das", language="de")
-    assert score([german])["stop_word_rate"] is score([german])["content_word_recovery"] is None
-    assert score([german, Scored("the dog", "the", language="en")])["stop_word_rate_reference"] == 50
-
-
-def test_the_list_is_cut_as_texts_are() -> None:
     assert {word for word in STOP_WORDS if words(word) != [word]} == set()
-    assert stop_words([words("I don't think so, Ada.")]) == (3, 5)
+    assert stop_words("I don't think so, Ada.") == (3, 5)
     assert {"i", "the", "don't", "not"} <= STOP_WORDS
     assert STOP_WORDS.isdisjoint({"dog", "ada", "love", "work", "think", "two"})
 
@@ -228,10 +216,7 @@ def test_words_of_entities_as_geia_counts_them() -> None:
     assert recovered_entity_pieces([[5, 6], [7], [5, 9]], (1, 5, 9)) == (2, 4)
 
 
-# -- entities by type, and names --------------------------------------------------------------------------------------
-
-
-def test_recovery_by_label() -> None:
+def test_recovery_by_label_and_names_labelled_twice() -> None:
     reference = "Ada and Bo moved to Paris"
     spans = spans_of(reference, ("Ada", "first_name"), ("Bo", "first_name"), ("Paris", "city"))
     got = score([Scored(reference, "ada in paris", spans), Scored("no entity", "")])
@@ -239,64 +224,37 @@ def test_recovery_by_label() -> None:
     assert got["entity_recovery/city"] == 100
     assert got["entity_recovery"] == pytest.approx(200 / 3)
     assert "entity_recovery/last_name" not in got
-
-
-def test_names_from_their_parts() -> None:
-    text = "Ada Lovelace met Grace, and Hopper called"
-    spans = spans_of(
-        text, ("Ada", "first_name"), ("Lovelace", "last_name"), ("Grace", "first_name"), ("Hopper", "surname")
-    )
-    assert names(text, spans) == (["Ada", "Grace"], ["Lovelace", "Hopper"], ["Ada Lovelace"])
-    got = score([Scored(text, "Lovelace, Ada met Grace", spans)])
-    assert (got["name_first_recovery"], got["name_last_recovery"], got["name_full_recovery"]) == (100, 50, 0)
-
-
-def test_names_that_are_labelled_whole() -> None:
-    text = "Mary Ann Evans met Grace"
-    spans = spans_of(text, ("Mary Ann Evans", "PERSON"), ("Grace", "PERSON"))
-    assert names(text, spans) == (["Mary"], ["Evans"], ["Mary Ann Evans"])  # nobody says which name Grace is
-    assert names("Ada Byron", (Span(0, 9, "Full-Name"),)) == (["Ada"], ["Byron"], ["Ada Byron"])
-
-
-def test_a_name_that_is_labelled_twice_is_one_name() -> None:
     text = "Ada Byron"
     spans = (Span(0, 9, "person"), Span(0, 3, "first_name"), Span(4, 9, "last_name"))
     assert names(text, spans) == (["Ada"], ["Byron"], ["Ada Byron"])
 
 
-@pytest.mark.parametrize("text", ["Ada, Byron", "AdaByron", "Ada and Byron"])
-def test_names_that_do_not_stand_side_by_side_are_no_full_name(text: str) -> None:
-    spans = spans_of(text, ("Ada", "first_name"), ("Byron", "last_name"))
-    assert names(text, spans) == (["Ada"], ["Byron"], [])
+NAMES: list[tuple[str, list[tuple[str, str]], tuple[list[str], list[str], list[str]]]] = [
+    ("Ada Lovelace met Grace, and Hopper called",
+     [("Ada", "first_name"), ("Lovelace", "last_name"), ("Grace", "first_name"), ("Hopper", "surname")],
+     (["Ada", "Grace"], ["Lovelace", "Hopper"], ["Ada Lovelace"])),
+    ("Mary Ann Evans met Grace", [("Mary Ann Evans", "PERSON"), ("Grace", "PERSON")],  # nobody says which name Grace is
+     (["Mary"], ["Evans"], ["Mary Ann Evans"])),
+    ("Ada Byron", [("Ada Byron", "Full-Name")], (["Ada"], ["Byron"], ["Ada Byron"])),
+    *((text, [("Ada", "first_name"), ("Byron", "last_name")], (["Ada"], ["Byron"], []))
+      for text in ("Ada, Byron", "AdaByron", "Ada and Byron")),  # not side by side
+    ("Ada Corp in Paris", [("Ada Corp", "organisation"), ("Paris", "city")], ([], [], [])),
+]  # fmt: skip
 
 
-def test_other_labels_are_no_names() -> None:
-    text = "Ada Corp in Paris"
-    assert names(text, spans_of(text, ("Ada Corp", "organisation"), ("Paris", "city"))) == ([], [], [])
+@pytest.mark.parametrize(("text", "spans", "expected"), NAMES)
+def test_names(text: str, spans: list[tuple[str, str]], expected: tuple[list[str], list[str], list[str]]) -> None:
+    assert names(text, spans_of(text, *spans)) == expected
 
 
-def test_names_of_a_set_of_words() -> None:
+def test_recovery_of_names() -> None:
+    text, spans, _ = NAMES[0]
+    keys = ("name_first_recovery", "name_last_recovery", "name_full_recovery")
+    check_scores([Scored(text, "Lovelace, Ada met Grace", spans_of(text, *spans))],
+                 dict(zip(keys, (100, 50, 0), strict=True)))  # fmt: skip
     text = "Ada Byron left"
-    got = score([Scored(text, "byron left ada", spans_of(text, ("Ada Byron", "name")), kind="set")])
-    assert (got["name_first_recovery"], got["name_last_recovery"], got["name_full_recovery"]) == (100, 100, 100)
-
-
-# -- second embedder and perplexity -----------------------------------------------------------------------------------
-
-
-def test_cosine_of_the_second_embedder_is_a_mean() -> None:
-    rows = [Scored("a", "a", cosine_second=1.0), Scored("b", "c", cosine_second=-0.5)]
-    assert score(rows)["cosine_second"] == 0.25
-
-
-def test_perplexity_is_over_all_tokens() -> None:
-    rows = [
-        Scored("a", "b c", likelihood=Likelihood(2 * math.log(1 / 2), 2)),
-        Scored("d", "e", likelihood=Likelihood(math.log(1 / 16), 1)),
-        Scored("f", "", likelihood=Likelihood(0.0, 0)),
-    ]
-    assert score(rows)["perplexity"] == pytest.approx((2 * 2 * 16) ** (1 / 3))
-    assert score(rows[2:])["perplexity"] is None
+    in_any_order = Scored(text, "byron left ada", spans_of(text, ("Ada Byron", "name")), kind="set")
+    check_scores([in_any_order], {" ".join(keys): 100})
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,6 @@ KEYS = sorted(
 
 def measured(key: str, rows: list[Scored]) -> Measured[Scored]:
     metric = metric_of(key)
-    assert metric is not None
     return Measured.of(metric, rows)
 
 
@@ -88,14 +87,11 @@ def test_bleu_of_sums_is_sacrebleus() -> None:
         whole = oracle.corpus_score(predictions, references)
         two = whole.bp * whole.precisions[1] if longest >= 2 or not matched else math.nan
         assert measured("bleu2", rows).value == pytest.approx(two, nan_ok=True)
-
-
-def test_an_empty_prediction_scores_nothing() -> None:
     assert measured("bleu", [Scored("a b c d e", "")]).value == 0.0
     assert measured("token_f1", [Scored("a b c d e", "")]).value == 0.0
 
 
-def test_resampled_sums_hold_as_many_as_there_are_and_repeat_by_seed() -> None:
+def test_resampled_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = np.column_stack([np.ones(7), np.arange(7.0), 2 * np.arange(7.0)])
     sums = resampled_sums(parts, 500, seed=3)
     assert sums.shape == (500, 3)
@@ -106,9 +102,6 @@ def test_resampled_sums_hold_as_many_as_there_are_and_repeat_by_seed() -> None:
     assert (sums != resampled_sums(parts, 500, seed=4)).any()
     # The samples do not depend on what is summed: that is what pairs two attacks.
     assert (resampled_sums(parts[:, 1:2], 500, seed=3)[:, 0] == sums[:, 1]).all()
-
-
-def test_blocks_do_not_repeat_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unembed.metrics.statistics.SAMPLED_TOGETHER", 30)
     sums = resampled_sums(np.arange(10.0)[:, None], 8, seed=0)[:, 0]  # three, three and two resamples at a time
     assert len(set(sums)) > 3
@@ -147,20 +140,16 @@ def test_interval_agrees_with_scipy(kind: str) -> None:
             (above, below), share, paired=True, n_resamples=5000, method="percentile", random_state=2
         )
     found = interval(sums.metric.combine(resampled_sums(sums.parts, 5000, seed=0)))
-    assert found is not None
     width = oracle.confidence_interval.high - oracle.confidence_interval.low
     assert found.low == pytest.approx(oracle.confidence_interval.low, abs=0.06 * width)
     assert found.high == pytest.approx(oracle.confidence_interval.high, abs=0.06 * width)
 
 
-def test_interval_by_hand() -> None:
+def test_interval_and_significance_by_hand() -> None:
     assert interval(np.arange(101.0)) == pytest.approx((2.5, 97.5))
     assert interval(np.arange(101.0), confidence=0.8) == pytest.approx((10.0, 90.0))
     assert interval(np.array([math.nan, 1.0, math.nan, 1.0])) == (1.0, 1.0)
     assert interval(np.array([math.nan])) is None
-
-
-def test_significance_by_hand() -> None:
     assert significance(np.array([1.0] * 98 + [-1.0])) == pytest.approx(2 * 2 / 100)
     assert significance(np.array([-1.0] * 99)) == pytest.approx(2 * 1 / 100)
     assert significance(np.array([0.0] * 99)) == 1.0  # two equal attacks
@@ -196,7 +185,7 @@ def test_wilson_by_hand_and_refusals() -> None:
             wilson(successes, total)
 
 
-def test_spearman_by_hand() -> None:
+def test_spearman_and_corpus_similarity_by_hand() -> None:
     # Ranks 2, 1, 3.5, 3.5 and 1, 2, 3, 4: deviations -.5, -1.5, 1, 1 and -1.5, -.5, .5, 1.5
     found = spearman(np.array([5.0, 1.0, 7.0, 7.0]), np.array([0.1, 0.2, 0.3, 0.4]))
     assert found == pytest.approx(3.5 / math.sqrt(4.5 * 5))
@@ -204,13 +193,7 @@ def test_spearman_by_hand() -> None:
     assert spearman(np.array([1.0, 2.0]), np.array([3.0, 3.0])) is None
     with pytest.raises(ValueError, match="two lists of one length"):
         spearman(np.array([1.0, 2.0]), np.array([3.0]))
-
-
-def test_character_ngrams_stay_within_a_text() -> None:
     assert character_ngrams(["abcde", "bcde", "abc", ""]) == {"abcd": 1, "bcde": 2}
-
-
-def test_corpus_similarity_by_hand() -> None:
     # The three most common 4-grams of the training text are aaaa (3), bbbb (2), cccc (1, before dddd by its name).
     training = ["aaaaaa", "bbbbb", "cccc", "dddd"]
     assert corpus_similarity(training, ["aaaaaaaa", "bbbbb", "cccc", "dddddd"], common=3) == pytest.approx(1.0)
@@ -221,16 +204,13 @@ def test_corpus_similarity_by_hand() -> None:
     assert corpus_similarity(["abc"], training) is None
 
 
-def test_corpus_similarity_agrees_with_scipy() -> None:
+def test_corpus_similarity_agrees_with_scipy_and_even_samples() -> None:
     first = ["the cat sat on the mat", "a dog sat on the log"] * 2
     second = ["the mat was on the cat", "no log for the dog"]
     one, other = (Counter(t[i : i + 4] for t in texts for i in range(len(t) - 3)) for texts in (first, second))
     oracle = scipy.stats.spearmanr([one[gram] for gram in one], [other[gram] for gram in one]).statistic
     assert corpus_similarity(first, second) == pytest.approx(oracle)
     assert corpus_similarity(first, first) == pytest.approx(1.0)
-
-
-def test_evenly_takes_the_middle_of_equal_parts_or_their_first() -> None:
     ranked = list(range(9))
     assert [*evenly(ranked, 3, middle=True)] == ranked[1::3]
     assert [*evenly(ranked, 9, middle=True)] == ranked

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed
+from torchmetrics import MetricCollection
 
 from unembed.core.errors import InputError
 from unembed.metrics.base import Description, Mean
 from unembed.metrics.scored import Scored
-from unembed.metrics.scoring import collection, metric_of, score, text_metrics
+from unembed.metrics.scoring import metric_of, score, text_metrics
 from unembed.reports.breakdowns import language_table
-from unembed.reports.wording import knowing, measure
+from unembed.reports.results import knowing, measure
 from unembed.scoring.models import own_metrics
 
 ROWS = [
@@ -38,8 +39,12 @@ class Initial(Mean[Scored]):
         return 100.0 * (row.reference[:1] == row.prediction[:1])
 
 
+def collection() -> MetricCollection:
+    return MetricCollection({metric.description.key: metric for metric in text_metrics()}, compute_groups=False)
+
+
 def test_batches_give_what_all_at_once_give() -> None:
-    metrics = collection(text_metrics())
+    metrics = collection()
     for batch in (ROWS[:1], ROWS[1:4], ROWS[4:]):
         metrics.update(batch)
     expected = score(ROWS)
@@ -54,7 +59,7 @@ def test_batches_give_what_all_at_once_give() -> None:
 def _rank(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    metrics = collection(text_metrics())
+    metrics = collection()
     metrics.update(ROWS[:2] if rank == 0 else ROWS[2:])
     values = {key: float(value) for key, value in metrics.compute().items()}
     (Path(folder) / f"{rank}.json").write_text(json.dumps(values), encoding="utf-8")
@@ -77,22 +82,25 @@ def test_two_ranks_give_what_one_gives(tmp_path: Path) -> None:
             assert value == pytest.approx(wanted, abs=0, rel=0, nan_ok=True), key
 
 
-def test_a_metric_says_which_direction_means_that_more_was_read() -> None:
+def test_what_a_metric_says_and_its_key() -> None:
     directions = {metric.description.key: metric.higher_is_better for metric in text_metrics()}
     assert directions["bleu"] is True
     assert directions["edit_distance_mean"] is False
     assert directions["perplexity"] is None
     assert measure("bleu") == next(m.description for m in text_metrics() if m.description.key == "bleu")
+    city = metric_of("entity_recovery/city")
+    assert city.description.title == "Entities: city"
+    assert metric_of("queries") is None
+    keys = [metric.description.key for metric in text_metrics()]
+    assert len(set(keys)) == len(keys)
+    assert [key for key in score(ROWS) if key != "examples"] == keys
 
 
-def test_a_metric_of_somebody_elses_is_a_class_of_a_few_lines() -> None:
+def test_a_users_metric_is_given_of_each_language_and_of_translations() -> None:
     initial = Initial()
     initial.update(ROWS)
     assert float(initial.compute()) == 80
     assert initial.parts_so_far().tolist() == [[100, 1], [100, 1], [0, 1], [100, 1], [100, 1]]
-
-
-def test_a_users_metric_is_given_of_each_language_and_of_translations() -> None:
     languages = [*zip(ROWS, ["de", "de", "en", "en", "en"], strict=True)]
     rows = [replace(row, language=language, translation="Ada") for row, language in languages]
     found = score(rows, own=[Initial()])
@@ -102,7 +110,6 @@ def test_a_users_metric_is_given_of_each_language_and_of_translations() -> None:
     with knowing([Initial.description]):
         assert measure("translated/initial").title == "Initial, translated"
         table = language_table(found)
-        assert table is not None
         assert "Initial" in table.columns
     assert measure("initial").explanation == ""
 
@@ -117,16 +124,3 @@ class AlsoBleu(Initial):
 def test_what_is_no_metric_of_its_own_is_refused(metric: object, reason: str) -> None:
     with pytest.raises(InputError, match=rf"scoring\.metrics\.mine: .*{reason}"):
         own_metrics({"mine": metric})
-
-
-def test_metric_of_a_key() -> None:
-    city = metric_of("entity_recovery/city")
-    assert city is not None
-    assert city.description.title == "Entities: city"
-    assert metric_of("queries") is None
-
-
-def test_keys_are_those_of_score_and_none_occurs_twice() -> None:
-    keys = [metric.description.key for metric in text_metrics()]
-    assert len(set(keys)) == len(keys)
-    assert [key for key in score(ROWS) if key != "examples"] == keys

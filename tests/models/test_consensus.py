@@ -18,7 +18,7 @@ from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.tokens import words
 
 
-def test_expected_f1_by_hand() -> None:
+def test_order_and_recombination_by_hand() -> None:
     # F1: ab with abc 4/5, ab with d 0, abc with d 0; sums with themselves: 1.8, 1.8, 1
     assert Expected(["ab", "abc", "d"], [1, 1, 1]).order() == [0, 1, 2]
     # d with weight 3: ab 1.8, abc 1.8, d 3
@@ -27,13 +27,6 @@ def test_expected_f1_by_hand() -> None:
     assert Expected(["ab", "abc", "d"], [1, 2, 1]).order() == [1, 0, 2]
     assert Expected(["", "a", ""], [1, 1, 1]).order() == [1, 0, 2]  # a text without words agrees with none
     assert Expected([], []).order() == []
-
-
-def by_words(start: str, texts: list[str], weights: list[float]) -> str:
-    return recombined(start, texts, Expected([words(text) for text in texts], weights))
-
-
-def test_sentences_are_put_together_by_hand() -> None:
     texts = ["a b. x y.", "a b. c d.", "u v. c d."]
     # equally probable: the second text shares half of its words with each of the others, and no mixture shares more
     assert by_words(texts[0], texts, [1, 1, 1]) == "a b. c d."
@@ -44,11 +37,12 @@ def test_sentences_are_put_together_by_hand() -> None:
     assert by_words(texts[0], texts, [1, 1, 1]) == "a. b."
     # a text that is certain is the result, wherever the search starts
     assert by_words("d. a.", texts, [0, 1, 0]) == "c. a."
-
-
-def test_a_sentence_of_signs_has_no_words_of_its_text() -> None:
     texts = ["a b. \U0001f642", "c d."]
     assert by_words(texts[1], texts, [3, 1]).startswith("a b.")
+
+
+def by_words(start: str, texts: list[str], weights: list[float]) -> str:
+    return recombined(start, texts, Expected([words(text) for text in texts], weights))
 
 
 def refined(tmp_path: Path, temperature: float, embedder: Letters) -> Prediction:
@@ -62,9 +56,6 @@ def refined(tmp_path: Path, temperature: float, embedder: Letters) -> Prediction
 def test_the_temperature_goes_from_consensus_to_the_highest_cosine(tmp_path: Path) -> None:
     assert refined(tmp_path / "a", 100.0, Letters()).candidates == ("wx wx", "wx wy", "wx wz", "ab cd")
     assert refined(tmp_path / "b", 0.001, Letters()).candidates[0] == "ab cd"
-
-
-def test_each_distinct_text_is_a_query(tmp_path: Path) -> None:
     embedder = Letters()
     refined(tmp_path, 0.05, embedder)
     assert sorted(embedder.asked) == ["ab cd", "wx wx", "wx wy", "wx wz"]
@@ -81,15 +72,12 @@ class OneText(Letters):
         return found
 
 
-def test_texts_beyond_the_limit_of_the_embedder_have_no_weight(tmp_path: Path) -> None:
+def test_texts_beyond_the_limit_have_no_weight_and_no_embedder_is_refused(tmp_path: Path) -> None:
     target, embedder = Letters().embed(["abcd"]), OneText()
     given = [Prediction(("yz", "wx wy", "ab", "wx wy"))]
     (found,) = Consensus().refine(Targets(target, torch.arange(1)), given, CachedEmbedder(embedder, tmp_path / "cache"))
     assert found.partial
     assert sorted(found.candidates) == ["ab", "wx wy", "yz"]
     assert [found.candidates[0]] == embedder.asked  # the others have nothing in common with the one that has a vector
-
-
-def test_it_is_refused_without_an_embedder() -> None:
     with pytest.raises(InputError, match="needs the embedder"):
         Consensus().check(28, None)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from unembed.attacks.geia_copy import WordTokens, spelled_parts
 from unembed.attacks.parts.backbones import train_tokenizer
-from unembed.attacks.parts.copying.decoder import CopyingDecoder, WordSpace
-from unembed.attacks.parts.copying.words import WordTokens, spelled_parts
+from unembed.attacks.parts.copying import CopyingDecoder, WordSpace
 from unembed.attacks.parts.decoding import BeamSearch, NucleusSampling
 
 COPIED = ["delphine", "lupus", "118", "mri", "é"]
@@ -32,6 +32,7 @@ def test_a_copied_word_is_one_token_in_each_of_its_cases() -> None:
     assert tokens().encode(["118"]) == [[first + 6]]
     for text in ("DelPhine", "delphine's"[1:], "x-lupus", "lupus_"[1:], "\nlupus"):
         assert max(tokens().encode([text])[0]) < first
+    assert spelled_parts(["My aunt Delphine has Lupus.", "Delphine"], frozenset(COPIED)) == ["My aunt has.", ""]
 
 
 @given(st.text(alphabet=st.sampled_from("ab Dé1_.'-\n"), max_size=12) | st.lists(st.sampled_from(COPIED)).map(" ".join))
@@ -41,10 +42,6 @@ def test_a_copied_word_is_one_token_in_each_of_its_cases() -> None:
 @example("İ ß É é")
 def test_every_text_can_be_read_back(text: str) -> None:
     assert tokens().decode(tokens().encode([text])[0]) == text.strip()
-
-
-def test_the_tokenizer_is_trained_on_what_is_not_copied() -> None:
-    assert spelled_parts(["My aunt Delphine has Lupus.", "Delphine"], frozenset(COPIED)) == ["My aunt has.", ""]
 
 
 def test_the_words_of_a_text_fit_its_vector_best_though_all_vectors_share_a_direction() -> None:
@@ -110,7 +107,7 @@ def test_samples_may_be_copied_too() -> None:
     assert max(token for candidates in found for ids in candidates for token in ids) >= SIZE
 
 
-def test_words_of_the_labels_are_in_the_shortlist_and_frequent_ones_never() -> None:
+def test_the_shortlist_and_what_a_word_explains() -> None:
     decoder = copying(count=2)
     worst = [int(row) for row in decoder.shortlist_rows(TARGETS).new_tensor([[0], [1], [2], [3]]).flatten()]
     labels = torch.tensor([[3, SIZE + 3 * row + 1, END, -100] for row in worst])
@@ -118,9 +115,6 @@ def test_words_of_the_labels_are_in_the_shortlist_and_frequent_ones_never() -> N
     assert rows.shape == (4, 2)
     assert all(row in found for row, found in zip(worst, rows.tolist(), strict=True))
     assert int(copying(count=99).shortlist_rows(TARGETS).max()) == 4  # of seven words, two are spelled
-
-
-def test_a_word_explains_itself_away() -> None:
     decoder = copying()
     shortlist = decoder.shortlist(TARGETS)
     first = SIZE + 3 * shortlist.rows[:, :1]

@@ -13,9 +13,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from support.tiny_models import t5_model
 from unembed.attacks.parts import decoders as module
-from unembed.attacks.parts.decoders import BeamRows, CausalDecoder, EncoderDecoder, cross_entropy
+from unembed.attacks.parts.decoders import BeamRows, CausalDecoder, EncoderDecoder, GPT2Beams, cross_entropy, runs
 from unembed.attacks.parts.decoding import BLOCK, BeamSearch, NucleusSampling, _largest, _packed
-from unembed.attacks.parts.gpt2_beams import GPT2Beams, runs
 from unembed.attacks.refine.consensus import ConsensusSampling
 from unembed.datamodules.arrow_examples import IGNORED
 
@@ -73,10 +72,16 @@ def test_beam_search_finds_what_generate_finds(make: object, beams: int, penalty
         assert ours == pytest.approx(theirs, abs=1e-4)
 
 
-def test_texts_end_at_different_lengths() -> None:
+def test_texts_end_at_different_lengths_and_other_models_step_by_rows() -> None:
     """Otherwise the test above would not see targets leave the batch."""
     found = BeamSearch(beams=3, max_new_tokens=12)(causal(), prefixes(17, 1), eos=EOS, index=torch.arange(17))
     assert len({len(texts[0]) for texts in found}) > 3
+    decoder = causal()
+    assert isinstance(decoder.start(prefixes(2, 1))[1], GPT2Beams)
+    decoder.model.train()  # dropout is the model's own
+    assert isinstance(decoder.start(prefixes(2, 1))[1], BeamRows)
+    model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, reorder_and_upcast_attn=True)).eval()
+    assert not runs(model)
 
 
 @pytest.mark.parametrize("make", [causal, encoder_decoder])
@@ -124,15 +129,6 @@ def test_steps_of_gpt2_are_those_of_the_model(activation: str, attention: str) -
     assert most < 3 + 30 * beams  # some were given back
 
 
-def test_other_models_step_by_rows() -> None:
-    decoder = causal()
-    assert isinstance(decoder.start(prefixes(2, 1))[1], GPT2Beams)
-    decoder.model.train()  # dropout is the model's own
-    assert isinstance(decoder.start(prefixes(2, 1))[1], BeamRows)
-    model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, reorder_and_upcast_attn=True)).eval()
-    assert not runs(model)
-
-
 @pytest.mark.parametrize("vocabulary", [7, BLOCK, BLOCK * 40, BLOCK * 40 + 11])
 @pytest.mark.parametrize("beams", [1, 5])
 def test_largest_scores_are_those_of_a_search_over_all(vocabulary: int, beams: int) -> None:
@@ -147,14 +143,16 @@ def test_largest_scores_are_those_of_a_search_over_all(vocabulary: int, beams: i
     assert torch.equal(places, expected.indices)
 
 
-def test_few_rows_move_where_some_leave() -> None:
+def test_rows_and_candidates() -> None:
     keep = torch.tensor([True, False, True, True, False, True, True])
     assert _packed(keep).tolist() == [0, 5, 2, 3, 6]
     assert _packed(torch.ones(3, dtype=torch.bool)).tolist() == [0, 1, 2]
     assert _packed(torch.zeros(3, dtype=torch.bool)).tolist() == []
+    with pytest.raises(ValueError, match="candidates=6"):
+        BeamSearch(beams=5, candidates=6)
 
 
-def test_nucleus_samples_follow_the_renormalised_nucleus() -> None:
+def test_nucleus_sampling() -> None:
     logits = torch.log(torch.tensor([0.5, 0.25, 0.15, 0.07, 0.03]))
     decoding = NucleusSampling(p=0.8, temperature=1.0)
     samples = decoding._draw(logits.expand(20_000, -1), torch.rand(20_000, generator=torch.Generator().manual_seed(0)))
@@ -162,6 +160,10 @@ def test_nucleus_samples_follow_the_renormalised_nucleus() -> None:
     # .5 + .25 = .75 < .8: the third token crosses p and is kept, the others never sampled
     assert torch.allclose(shares, torch.tensor([0.5, 0.25, 0.15, 0, 0]) / 0.9, atol=0.015)
     assert shares[3:].sum() == 0
+    decoder, prefix, index = causal(), prefixes(6, 1), torch.arange(6)
+    greedy = BeamSearch(beams=1, max_new_tokens=10)(decoder, prefix, eos=EOS, index=index)
+    nucleus = NucleusSampling(p=1e-6, max_new_tokens=10)(decoder, prefix, eos=EOS, index=index)
+    assert nucleus == greedy
 
 
 @pytest.mark.parametrize("p", [0.3, 0.9, 1.0])
@@ -183,13 +185,6 @@ def test_a_nucleus_of_any_size_is_that_of_the_sorted_vocabulary(p: float) -> Non
     assert len(set(expected[:20])) > 15
 
 
-def test_low_temperature_and_small_p_are_greedy() -> None:
-    decoder, prefix, index = causal(), prefixes(6, 1), torch.arange(6)
-    greedy = BeamSearch(beams=1, max_new_tokens=10)(decoder, prefix, eos=EOS, index=index)
-    nucleus = NucleusSampling(p=1e-6, max_new_tokens=10)(decoder, prefix, eos=EOS, index=index)
-    assert nucleus == greedy
-
-
 def f1(a: list[int], b: list[int]) -> float:
     return 2 * sum((Counter(a) & Counter(b)).values()) / (len(a) + len(b)) if a and b else 0.0
 
@@ -209,11 +204,6 @@ def test_samples_are_those_of_nucleus_sampling_in_the_order_of_brute_force() -> 
     assert moved > 3  # otherwise there was nothing to choose
     alone = ConsensusSampling(samples=7, **settings)(decoder, prefix[4:5], eos=EOS, index=index[4:5])
     assert alone == [found[4]]
-
-
-def test_more_candidates_than_beams_is_refused() -> None:
-    with pytest.raises(ValueError, match="candidates=6"):
-        BeamSearch(beams=5, candidates=6)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -238,26 +228,19 @@ def test_value_and_gradient_are_torchs(
     torch.testing.assert_close(loss, expected)
     (scale * loss).backward()
     (scale * expected).backward()
-    assert ours.grad is not None
-    assert theirs.grad is not None
     assert (ours.grad - theirs.grad).abs().max() <= tolerance * theirs.grad.abs().max()
     assert not ours.grad[1, 3:].any()
 
 
-def test_a_loss_scale_keeps_small_gradients_in_float16() -> None:
+def test_a_loss_in_float16_and_without_gradient() -> None:
     generator = torch.Generator().manual_seed(0)
     values = (torch.randn(300, 400, generator=generator)).half()
     labels = torch.randint(0, 400, (300,), generator=generator)
     ours, theirs = values.clone().requires_grad_(), values.float().requires_grad_()
     (65536 * cross_entropy(ours, labels, 0.0)).backward()
     (65536 * torch.nn.functional.cross_entropy(theirs, labels)).backward()
-    assert ours.grad is not None
-    assert theirs.grad is not None
     assert ours.grad.dtype is torch.float16
     torch.testing.assert_close(ours.grad.float(), theirs.grad, rtol=2e-3, atol=1e-3)
-
-
-def test_the_value_alone_needs_no_gradient() -> None:
     logits, labels = torch.randn(3, 5), torch.tensor([0, IGNORED, 4])
     expected = torch.nn.functional.cross_entropy(logits, labels)
     with torch.no_grad():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -103,11 +102,20 @@ def test_a_changed_text_is_found(tmp_path: Path, change: str) -> None:
     assert not found.partial
 
 
-def test_a_search_begins_from_no_text(tmp_path: Path) -> None:
+def test_a_search_begins_from_no_text_and_from_other_candidates(tmp_path: Path) -> None:
     true = "Cleo stayed in Oslo."
     (found,), oracle = refined(tmp_path, [(true, "")], numbers=1, max_queries=150)
     assert 1 < oracle.queries.asked["attack"] < 150
     assert found.candidates == (true,)
+    true = "On Friday somebody else had lunch with Ada."
+    search = LexiconSearch(max_queries=3)
+    search.prepare(TEXTS, tmp_path, None)
+    search.load(tmp_path, Words.dimension)
+    oracle = CachedEmbedder(Words(), tmp_path / "other cache")
+    targets = Targets(Words().embed([true]), torch.arange(1))
+    (found,) = search.refine(targets, [Prediction((TEXTS[0], TEXTS[1], true))], oracle)
+    assert found.candidates[0] == true
+    assert len(found.candidates) == 3
 
 
 CONTEXT = {
@@ -178,26 +186,12 @@ def test_no_target_takes_more_queries_than_allowed(tmp_path: Path, most: int) ->
     assert not found.partial  # its own bound is no limit of the embedder
 
 
-def test_a_correct_prediction_costs_one_query_and_the_lexicon_is_counted_apart(tmp_path: Path) -> None:
+def test_a_correct_prediction_costs_one_query_and_no_text_is_farther_than_the_prediction(tmp_path: Path) -> None:
     (found,), oracle = refined(tmp_path, [(TEXTS[0], TEXTS[0])], numbers=10)
     assert found == Prediction((TEXTS[0],))
     assert oracle.queries.asked["attack"] == 1
     words = {word for text in TEXTS for word in Units.of(text).words}
     assert oracle.queries.asked["lexicon"] == len(words | set("0123456789"))
-
-
-def test_a_limit_of_the_embedder_keeps_what_was_found(tmp_path: Path) -> None:
-    pairs = [ONE_MOVE["two words"], (TEXTS[0], TEXTS[0])]
-    _, oracle = refined(tmp_path / "all", pairs)
-    needed = oracle.queries.asked["lexicon"] + oracle.queries.asked["attack"]
-    cut, _ = refined(tmp_path / "cut", pairs, Words(limit=needed - 8))
-    assert cut[1] == Prediction((TEXTS[0],))
-    assert cut[0].partial
-    with pytest.raises(InputError, match="lexicon has"):
-        refined(tmp_path / "less", pairs, Words(limit=20))
-
-
-def test_the_best_text_is_never_farther_than_the_prediction(tmp_path: Path) -> None:
     embedder = Words()
     pairs = [("Zoltan lost the ring in Malta.", text) for text in TEXTS[:5]]
     found, _ = refined(tmp_path, pairs, max_queries=25)
@@ -209,17 +203,15 @@ def test_the_best_text_is_never_farther_than_the_prediction(tmp_path: Path) -> N
         assert reached >= before - 1e-6
 
 
-def test_other_candidates_are_starts_where_the_first_fails(tmp_path: Path) -> None:
-    true = "On Friday somebody else had lunch with Ada."
-    search = LexiconSearch(max_queries=3)
-    (tmp_path / "artifacts").mkdir()
-    search.prepare(TEXTS, tmp_path / "artifacts", None)
-    search.load(tmp_path / "artifacts", Words.dimension)
-    oracle = CachedEmbedder(Words(), tmp_path / "cache")
-    targets = Targets(Words().embed([true]), torch.arange(1))
-    (found,) = search.refine(targets, [Prediction((TEXTS[0], TEXTS[1], true))], oracle)
-    assert found.candidates[0] == true
-    assert len(found.candidates) == 3
+def test_a_limit_of_the_embedder_keeps_what_was_found(tmp_path: Path) -> None:
+    pairs = [ONE_MOVE["two words"], (TEXTS[0], TEXTS[0])]
+    _, oracle = refined(tmp_path / "all", pairs)
+    needed = oracle.queries.asked["lexicon"] + oracle.queries.asked["attack"]
+    cut, _ = refined(tmp_path / "cut", pairs, Words(limit=needed - 8))
+    assert cut[1] == Prediction((TEXTS[0],))
+    assert cut[0].partial
+    with pytest.raises(InputError, match="lexicon has"):
+        refined(tmp_path / "less", pairs, Words(limit=20))
 
 
 def test_what_the_lexicon_has(tmp_path: Path) -> None:
@@ -234,40 +226,25 @@ def test_what_the_lexicon_has(tmp_path: Path) -> None:
     found = Refiners({"rerank": Rerank(), "lexicon": search}).in_lexicon([*wanted], CachedEmbedder(Words(), tmp_path))
     assert found == [*wanted.values()]
     assert Refiners({"rerank": Rerank()}).in_lexicon([*wanted], CachedEmbedder(Words(), tmp_path)) is None
-
-
-def test_a_lexicon_needs_words(tmp_path: Path) -> None:
     search = LexiconSearch(training=False, vocabulary=False, numbers=0)
     search.prepare(TEXTS, tmp_path, None)
     search.load(tmp_path, Words.dimension)
     with pytest.raises(InputError, match="no word in the lexicon"):
         search.lexicon(CachedEmbedder(Words(), tmp_path / "cache"))
-    for content in (b"", b"\n \n", b"\xff\xfe"):
-        (tmp_path / "list.txt").write_bytes(content)
-        with pytest.raises(InputError, match=r"attack\.refine\.lexicon\.path=.*list\.txt"):
-            read_words(tmp_path / "list.txt")
-    with pytest.raises(InputError, match=r"attack\.refine\.lexicon\.path=.*none\.txt"):
-        read_words(tmp_path / "none.txt")
 
 
-def test_entries_stand_once_as_their_first_source_writes_them(tmp_path: Path) -> None:
+def test_entries_stand_once_and_word_order_comes_from_the_texts_alone(tmp_path: Path) -> None:
     path = tmp_path / "list.txt"
     path.write_text("Ada\nMary  Ann\n\nAda\nBOB\n")
     assert merged(read_words(path), ["ada", "bob", "rome"]) == {
         "ada": "Ada", "mary ann": "Mary Ann", "bob": "BOB", "rome": "rome",
     }  # fmt: skip
-
-
-def test_word_order_and_capital_letters_come_from_the_texts_alone(tmp_path: Path) -> None:
     language = Language.count(TEXTS)
     language.save(tmp_path / "language.json")
     again = Language.read(tmp_path / "language.json")
     assert again.follows("went", "to") == language.follows("went", "to") > language.follows("to", "went")
     assert (again.written("oslo"), again.written("went"), again.written("zoltan")) == ("Oslo", "went", "zoltan")
     assert "zoltan" not in again.words
-    (tmp_path / "language.json").write_text(json.dumps({"follows": {"a": {"b": "x"}}, "forms": {}}))
-    with pytest.raises(InputError, match=r"language\.json"):
-        Language.read(tmp_path / "language.json")
 
 
 @given(st.text(max_size=40))
@@ -298,4 +275,4 @@ def test_lists_of_packages_that_are_not_installed_name_the_extra(
     with pytest.raises(
         InputError, match=rf"attack\.refine\.lexicon\.{key}: needs the package {package}.*unembed\[lexicon\]"
     ):
-        LexiconSearch(**settings).check_sources()
+        Refiners({"lexicon": LexiconSearch(**settings)}).check_sources()

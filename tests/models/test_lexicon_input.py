@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +16,6 @@ from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.lexicon.language import Language
 from unembed.attacks.refine.lexicon.search import LexiconSearch
 from unembed.attacks.refine.lexicon.words import known_words, read_words
-from unembed.attacks.refine.refining import Refiners
 from unembed.core import limits
 from unembed.core.errors import InputError
 from unembed.embedders.base import QueryLimitError, fingerprint_of
@@ -96,13 +92,10 @@ def test_a_list_that_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         read_words(path)
 
 
-def test_repeats_marks_and_line_ends_of_a_list(tmp_path: Path) -> None:
+def test_a_list_is_read_once_and_known_by_its_entries(tmp_path: Path) -> None:
     assert read_words(written(tmp_path, "\ufeffZoltan\r\nZoltan \n\n  Mary \t Ann\nZOLTAN")) == [
         "Zoltan", "Mary Ann", "ZOLTAN",
     ]  # fmt: skip
-
-
-def test_finished_batches_of_another_list_are_not_taken(tmp_path: Path) -> None:
     path = written(tmp_path, "Zoltan")
     first, _ = search(tmp_path, Hashes(), path=str(path))
     same, _ = search(tmp_path, Hashes(), path=str(path))
@@ -115,7 +108,7 @@ def test_finished_batches_of_another_list_are_not_taken(tmp_path: Path) -> None:
     assert LexiconSearch().all_weights() == {}
 
 
-def test_entries_that_the_embedder_cannot_represent_are_counted_once(tmp_path: Path) -> None:
+def test_entries_without_a_vector_of_their_own_are_counted_once(tmp_path: Path) -> None:
     wrong = ["😀", "😁", "ខ្មែរ", "Zol\x00tan", "\x1b[31mred", "\u202eabc", "\u200b", "word " * 300]
     path = written(tmp_path, "\n".join(["Zoltan", *wrong, "Zoltan 😀"]))
     made, oracle = search(tmp_path, MiniLM(), path=str(path))
@@ -130,10 +123,9 @@ def test_entries_that_the_embedder_cannot_represent_are_counted_once(tmp_path: P
         known_words(["😀"], Path("list"), MiniLM())
 
 
-def test_entries_with_the_vector_of_another_are_counted(tmp_path: Path) -> None:
+def test_of_entries_with_one_vector_the_first_stands(tmp_path: Path) -> None:
     made, oracle = search(tmp_path, MiniLM(), path=str(written(tmp_path, "José\nJose\nJOSE\nZoltan")))
-    with pytest.warns(UserWarning, match=r'list\.txt: 1 of 4 entries have the vector of another one.*: "Jose"$'):
-        lexicon = made.lexicon(oracle)
+    lexicon = made.lexicon(oracle)
     assert [lexicon.has(name) for name in ("josé", "jose", "zoltan")] == [True, False, True]
 
 
@@ -142,13 +134,12 @@ def test_mistakes_are_found_before_anything_is_read(tmp_path: Path, monkeypatch:
     for check in (lambda session: session.check(), lambda session: session.attack):
         with pytest.raises(InputError, match=r"^attack\.refine\.lexicon\.path=.*none\.txt: no such file"):
             check(Session(launch.compose("train", chosen), tmp_path / "run"))
-    monkeypatch.setitem(sys.modules, "faker", None)
-    with pytest.raises(InputError, match=r"^attack\.refine\.lexicon\.names=true: needs the package faker"):
-        Refiners({"lexicon": LexiconSearch(names=True)}).check_sources()
     assert not (tmp_path / "run").exists()
 
 
-def test_a_server_says_what_a_lexicon_costs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_says_what_a_lexicon_costs_and_one_beyond_its_limit_costs_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     server = OpenAIEmbedder(
         "none", "http://127.0.0.1:9/v1", dimensions=8, api_key_env=None, retries=0, price_per_million_tokens=2
     )
@@ -156,10 +147,7 @@ def test_a_server_says_what_a_lexicon_costs(tmp_path: Path, caplog: pytest.LogCa
     with caplog.at_level("INFO"), pytest.raises(InputError, match=r"127\.0\.0\.1"):  # it is asked, and is not there
         made.lexicon(CachedEmbedder(server, tmp_path / "server"))
     assert "3,016 texts to embed, about" in caplog.text
-
-
-def test_a_lexicon_beyond_the_limit_of_a_server_costs_nothing(tmp_path: Path) -> None:
-    """No request is sent: there is no server."""
+    # No request is sent: there is no server.
     server = OpenAIEmbedder("none", "http://127.0.0.1:9/v1", dimensions=8, api_key_env=None, max_queries=12)
     made, _ = search(tmp_path, Hashes(8))
     oracle = CachedEmbedder(server, tmp_path / "server")
@@ -185,27 +173,6 @@ def test_counts_of_a_large_training_text_can_be_read_again(tmp_path: Path, monke
     assert Language.read(tmp_path / "language.json").pairs["in", "rome"] == 10
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"follows": {"a": {"b": 10**400}}, "forms": {}},
-        {"follows": {"a": {"": 1}}, "forms": {}},
-        {"follows": {"a": {"b c": 1}}, "forms": {}},
-        {"follows": {"a": {}}, "forms": {}},
-        {"follows": {}, "forms": {"a": ""}},
-        {"follows": {}, "forms": {}, "writing": {"form a": {}}},
-        {"follows": {}, "forms": {}, "writing": {"form a": {"A": -1}}},
-        {"follows": [], "forms": {}},
-        {},
-    ],
-)
-def test_counts_of_an_untrusted_run(tmp_path: Path, content: dict[str, object]) -> None:
-    path = tmp_path / "language.json"
-    path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=rf"{path}: not the counts of a training text"):
-        Language.read(path)
-
-
 def test_a_limit_ends_the_search_wherever_it_is_reached(tmp_path: Path) -> None:
     guess = "Barbara went to Fooville on Monday."  # two words that are no entries, and are embedded in the search
     targets = Targets(Hashes().embed(["Zoltan went to Malta."]), torch.arange(1))
@@ -219,71 +186,3 @@ def test_a_limit_ends_the_search_wherever_it_is_reached(tmp_path: Path) -> None:
         (found,) = made.refine(targets, [Prediction((guess,))], oracle)
         assert found.partial
         assert embedder.asked == limit == oracle.queries.asked["lexicon"] + oracle.queries.asked["attack"]
-
-
-def test_an_embedder_that_does_not_add_up_words_is_named_once(tmp_path: Path) -> None:
-    embedder = Hashes(64)
-    made, oracle = search(tmp_path, embedder)
-    targets = Targets(embedder.embed([f"Zoltan {n}." for n in range(8)]), torch.arange(8))
-    with warnings.catch_warnings(record=True) as met:
-        warnings.simplefilter("always")
-        for _ in range(2):
-            made.refine(targets, [Prediction((text,)) for text in TEXTS[:2] * 4], oracle)
-    assert [str(one.message)[:75] for one in met] == [
-        "attack/refine=[lexicon]: this embedder does not add up its words, so the se"
-    ]
-
-
-def test_minilm_adds_up_words(tmp_path: Path) -> None:
-    embedder = MiniLM()
-    made, oracle = search(tmp_path, embedder)
-    targets = Targets(embedder.embed([f"Dan went to {city} on Sunday." for city in ("Lima", "Riga")]), torch.arange(2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        made.refine(targets, [Prediction((TEXTS[0],))] * 2, oracle)
-
-
-@pytest.mark.parametrize("beam", [1, 2, 40])
-def test_a_search_that_runs_out_of_changes_goes_on_with_other_texts(tmp_path: Path, beam: int) -> None:
-    made, oracle = search(tmp_path, Hashes(), training=False, numbers=2, beam=beam, max_queries=400)
-    targets = Targets(Hashes().embed(["Zoltan went to Malta."]), torch.arange(1))
-    (found,) = made.refine(targets, [Prediction(("Ada Bob",))], oracle)
-    assert 20 < oracle.queries.asked["attack"] <= 400
-    assert not found.partial
-
-
-@pytest.mark.parametrize("dimension", [1, 2, 3, 8])
-def test_few_dimensions(tmp_path: Path, dimension: int) -> None:
-    embedder = Hashes(dimension)
-    made, oracle = search(tmp_path, embedder)
-    (found,) = made.refine(Targets(embedder.embed(["Zoltan."]), torch.arange(1)), [Prediction((TEXTS[0],))], oracle)
-    assert found.candidates[0]
-
-
-@pytest.mark.parametrize("guess", ["", " \n", "Ada", "...", "😀 😁", "a" * 500, "Ada\x00went"])
-def test_guesses_of_any_form(tmp_path: Path, guess: str) -> None:
-    embedder = MiniLM()
-    made, oracle = search(tmp_path, embedder)
-    targets = Targets(embedder.embed(["Zoltan went to Malta."]), torch.arange(1))
-    (found,) = made.refine(targets, [Prediction((guess,))], oracle)
-    assert oracle.queries.asked["attack"] == 20
-    assert found.candidates[0].strip()  # an empty text is never tried: servers refuse it
-
-
-@pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
-def test_targets_without_a_direction_keep_the_guess(tmp_path: Path, value: float) -> None:
-    made, oracle = search(tmp_path, MiniLM())
-    (found,) = made.refine(Targets(torch.full((1, 384), value), torch.arange(1)), [Prediction((TEXTS[0],))], oracle)
-    assert found == Prediction((TEXTS[0],))
-
-
-def test_no_targets(tmp_path: Path) -> None:
-    made, oracle = search(tmp_path, Hashes())
-    assert made.refine(Targets(torch.zeros(0, 16), torch.arange(0)), [], oracle) == []
-
-
-@pytest.mark.parametrize("settings", [{"beam": 50, "max_queries": 5}, {"moves": 50, "max_queries": 1}])
-def test_settings_larger_than_the_queries(tmp_path: Path, settings: dict[str, int]) -> None:
-    made, oracle = search(tmp_path, Hashes(), **settings)
-    made.refine(Targets(Hashes().embed(["Zoltan."]), torch.arange(1)), [Prediction((TEXTS[0],))], oracle)
-    assert oracle.queries.asked["attack"] == settings["max_queries"]

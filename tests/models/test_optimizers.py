@@ -16,11 +16,15 @@ from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditional
 
 from support.assembled import quiet_trainer
 from unembed.attacks.parts import precision
-from unembed.attacks.parts.muon import MINIMAX, STANDARD, Iterations, Muon, orthogonalized
 from unembed.attacks.parts.optimizers import (
+    MINIMAX,
+    STANDARD,
     AdamW,
+    Iterations,
+    Muon,
     MuonAdamW,
     cut_short,
+    orthogonalized,
     planned_steps,
     schedule,
     scheduled,
@@ -76,14 +80,6 @@ def test_every_parameter_is_in_exactly_one_group(make: Any) -> None:
     assert "prefix.weight" in on_muon
 
 
-def test_frozen_parameters_are_left_out() -> None:
-    module = gpt2()
-    module["model"].requires_grad_(False)  # type: ignore[operator]
-    for settings in (MuonAdamW(), AdamW()):
-        held = [parameter for group in settings.build(module).param_groups for parameter in group["params"]]
-        assert sorted(map(id, held)) == sorted(map(id, module["prefix"].parameters()))
-
-
 @pytest.mark.parametrize("make", [gpt2, t5])
 def test_steps_equal_those_of_the_two_optimizers_alone(make: Any) -> None:
     ours, theirs = make(), make()
@@ -109,20 +105,6 @@ def test_steps_equal_those_of_the_two_optimizers_alone(make: Any) -> None:
     assert not any(torch.equal(a, b) for a, b in zip(before, weights(ours), strict=True))
 
 
-def test_a_closure_is_evaluated_once_with_gradients() -> None:
-    module = gpt2()
-    set_gradients(module, 0)
-    calls = []
-
-    def closure() -> float:
-        calls.append(torch.is_grad_enabled())
-        return 3.5
-
-    with torch.no_grad():
-        assert MuonAdamW().build(module).step(closure) == 3.5
-    assert calls == [True]
-
-
 @pytest.mark.parametrize("settings", [MuonAdamW(), AdamW()])
 def test_a_restored_optimizer_resumes_identically(settings: MuonAdamW | AdamW, tmp_path: Any) -> None:
     first = gpt2()
@@ -146,7 +128,7 @@ def test_a_restored_optimizer_resumes_identically(settings: MuonAdamW | AdamW, t
     assert equal(weights(second), weights(fresh))  # and a fresh one does not share any state with the others
 
 
-def test_state_is_seen_as_one_mapping() -> None:
+def test_state_gradients_and_frozen_parameters() -> None:
     module = gpt2()
     optimizer = MuonAdamW().build(module)
     assert len(optimizer.state) == 0
@@ -156,14 +138,16 @@ def test_state_is_seen_as_one_mapping() -> None:
     assert "exp_avg" in optimizer.state[module["prefix"].bias]
     assert "momentum_buffer" in optimizer.state[module["prefix"].weight]
     assert {id(key) for key, _ in optimizer.state.items()} == {id(parameter) for parameter in module.parameters()}
-
-
-def test_zero_grad_covers_all() -> None:
     module = gpt2()
     optimizer = MuonAdamW().build(module)
     set_gradients(module, 0)
     optimizer.zero_grad()
     assert all(parameter.grad is None for parameter in module.parameters())
+    module = gpt2()
+    module["model"].requires_grad_(False)  # type: ignore[operator]
+    for settings in (MuonAdamW(), AdamW()):
+        held = [parameter for group in settings.build(module).param_groups for parameter in group["params"]]
+        assert sorted(map(id, held)) == sorted(map(id, module["prefix"].parameters()))
 
 
 @pytest.mark.parametrize("restore", [False, True])
@@ -191,7 +175,7 @@ def test_a_scheduler_changes_the_rate_that_is_used(restore: bool) -> None:
     assert moved == [True, True, False, False]  # at a rate of 0 nothing moves, neither by Muon nor by AdamW
 
 
-def test_adamw_decays_matrices_only() -> None:
+def test_decay_schedule_and_closure() -> None:
     module = nn.Linear(3, 2)
     torch.nn.init.ones_(module.weight)
     torch.nn.init.ones_(module.bias)
@@ -201,6 +185,19 @@ def test_adamw_decays_matrices_only() -> None:
     optimizer.step()
     assert module.weight.flatten().tolist() == pytest.approx([0.95] * 6)
     assert module.bias.tolist() == [1.0, 1.0]
+    factors = [schedule(step / 10, step, 3, "constant") for step in range(11)]
+    assert factors == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 8)
+    module = gpt2()
+    set_gradients(module, 0)
+    calls = []
+
+    def closure() -> float:
+        calls.append(torch.is_grad_enabled())
+        return 3.5
+
+    with torch.no_grad():
+        assert MuonAdamW().build(module).step(closure) == 3.5
+    assert calls == [True]
 
 
 @pytest.mark.parametrize(
@@ -219,11 +216,6 @@ def test_adamw_decays_matrices_only() -> None:
 )
 def test_schedule(progress: float, step: int, warmup: int, expected: float) -> None:
     assert schedule(progress, step, warmup) == pytest.approx(expected)
-
-
-def test_a_constant_schedule_keeps_the_rate_after_the_warm_up() -> None:
-    factors = [schedule(step / 10, step, 3, "constant") for step in range(11)]
-    assert factors == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 8)
 
 
 class Linear(LightningModule):
@@ -271,17 +263,13 @@ def shares(*callbacks: Callback, **options: Any) -> list[float]:
     return module.shares
 
 
-def test_progress_over_steps() -> None:
+def test_progress_over_steps_and_epochs() -> None:
     assert shares(max_steps=5, max_epochs=-1) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
-
-
-def test_progress_over_epochs() -> None:
     assert shares(max_epochs=2) == pytest.approx([n / 8 for n in range(9)])
-
-
-def test_progress_over_epochs_with_accumulated_gradients() -> None:
     expected = [0, 0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75, 1.0]
     assert shares(max_epochs=2, accumulate_grad_batches=2) == pytest.approx(expected)
+    trainer: Any = SimpleNamespace(max_steps=-1, global_step=5, max_epochs=-1, callbacks=[], world_size=1)
+    assert training_progress(trainer) == 0
 
 
 class Scheduled(Linear):
@@ -318,11 +306,6 @@ def test_time_counts_where_no_steps_are_planned(
         max_steps=steps, global_step=5, max_epochs=-1, callbacks=[timer(elapsed, limit)], world_size=1
     )
     assert training_progress(trainer) == pytest.approx(expected)
-
-
-def test_without_a_budget_there_is_no_progress() -> None:
-    trainer: Any = SimpleNamespace(max_steps=-1, global_step=5, max_epochs=-1, callbacks=[], world_size=1)
-    assert training_progress(trainer) == 0
 
 
 @pytest.mark.parametrize(
@@ -385,19 +368,21 @@ def test_the_polynomials_are_applied_to_the_singular_values(
     assert error < tolerance
 
 
-def test_singular_values_end_near_one() -> None:
+def test_singular_values_end_near_one_and_what_is_zero_stays() -> None:
     values = torch.linspace(MINIMAX_FROM, 1, 5000, dtype=torch.float64)
     for a, b, c in MINIMAX.coefficients:
         values = a * values + b * values**3 + c * values**5
     assert values.min() > 0.5
     assert values.max() < 1.5
+    assert torch.equal(orthogonalized(torch.zeros(2, 4, 8)), torch.zeros(2, 4, 8))
+    still, moving = (nn.Parameter(torch.ones(4, 4)) for _ in range(2))
+    moving.grad = torch.eye(4)
+    Muon([still, moving], lr=0.1).step()
+    assert torch.equal(still, torch.ones(4, 4))
+    assert not torch.equal(moving, torch.ones(4, 4))
 
 
 MINIMAX_FROM = 0.005
-
-
-def test_a_matrix_of_zeros_stays_zero() -> None:
-    assert torch.equal(orthogonalized(torch.zeros(2, 4, 8)), torch.zeros(2, 4, 8))
 
 
 @pytest.mark.parametrize(
@@ -423,11 +408,3 @@ def test_steps_are_those_of_torchs_muon_within_its_rounding(
         moved = (right.detach() - before).norm()
         assert (left.detach() - right.detach()).norm() < tolerance * moved
         assert torch.equal(mine.state[left]["momentum_buffer"], reference.state[right]["momentum_buffer"])
-
-
-def test_matrices_without_a_gradient_stay() -> None:
-    still, moving = (nn.Parameter(torch.ones(4, 4)) for _ in range(2))
-    moving.grad = torch.eye(4)
-    Muon([still, moving], lr=0.1).step()
-    assert torch.equal(still, torch.ones(4, 4))
-    assert not torch.equal(moving, torch.ones(4, 4))

@@ -111,7 +111,7 @@ def test_equally_near_texts_keep_their_order_whatever_the_last_bits(steps: list[
     assert closest_first(shaken) == sorted(range(len(exact)), key=lambda place: (-exact[place], place))
 
 
-def test_a_text_that_two_targets_propose_is_asked_for_once(tmp_path: Path) -> None:
+def test_a_text_is_asked_for_once_and_the_first_sample_stays_first(tmp_path: Path) -> None:
     embedder = Letters()
     targets = embedder.embed(["aaab", "bbba"])
     embedder.asked.clear()
@@ -119,19 +119,7 @@ def test_a_text_that_two_targets_propose_is_asked_for_once(tmp_path: Path) -> No
     found = Rerank().refine(Targets(targets, torch.arange(2)), proposed, CachedEmbedder(embedder, tmp_path))
     assert [one.candidates for one in found] == [("a", "b"), ("b", "a")]
     assert sorted(embedder.asked) == ["a", "b"]
-
-
-def test_as_many_beams_as_are_reranked() -> None:
-    assert BeamSearch(beams=5, rerank=16).beams == 16
-    assert BeamSearch(beams=20, rerank=16).beams == 20
-    with pytest.raises(ValueError, match="candidates=6: at most as many as rerank=4"):
-        BeamSearch(beams=8, candidates=6, rerank=4)
-    with pytest.raises(ValueError, match="candidates=6: at most as many as rerank=4"):
-        NucleusSampling(candidates=6, rerank=4)
-
-
-def test_the_first_sample_stays_first(tmp_path: Path) -> None:
-    """Budgets are compared on nested sets of texts: those of a smaller one are among those of a larger one."""
+    # Budgets are compared on nested sets of texts: those of a smaller one are among those of a larger one.
     targets = Targets(Letters().embed(TEXTS[:4]), torch.arange(4))
     found = []
     for count in (2, 7):
@@ -140,7 +128,13 @@ def test_the_first_sample_stays_first(tmp_path: Path) -> None:
     assert [many[:2] for many in found[1]] == found[0]
 
 
-def test_no_embedder_and_another_dimension_are_refused(tmp_path: Path) -> None:
+def test_as_many_beams_as_are_reranked_and_what_is_refused(tmp_path: Path) -> None:
+    assert BeamSearch(beams=5, rerank=16).beams == 16
+    assert BeamSearch(beams=20, rerank=16).beams == 20
+    with pytest.raises(ValueError, match="candidates=6: at most as many as rerank=4"):
+        BeamSearch(beams=8, candidates=6, rerank=4)
+    with pytest.raises(ValueError, match="candidates=6: at most as many as rerank=4"):
+        NucleusSampling(candidates=6, rerank=4)
     made = attack(tmp_path, BeamSearch(beams=2, max_new_tokens=6, rerank=16))
     with pytest.raises(InputError, match=r"attack\.decoding\.rerank=16: needs the embedder"):
         made.invert(Targets(Letters().embed(TEXTS[:1]), torch.arange(1)), None)

@@ -44,11 +44,15 @@ def on(monkeypatch: pytest.MonkeyPatch, rates: Rates) -> None:
     monkeypatch.setattr(precision, "measured", lambda device: rates)
 
 
-def test_rates_are_measured_once() -> None:
+def test_rates_are_measured_once_and_no_configuration_sets_the_precision() -> None:
     rates = measured("cpu")
     assert rates.float32 > 0
     assert rates.bfloat16 > 0
     assert measured("cpu") is rates
+    folder = ROOT / "configs"
+    lines = [line for path in folder.rglob("*.yaml") for line in path.read_text().splitlines()]
+    assert [line for line in lines if "bf16" in line.partition("#")[0]] == []
+    assert processor_name().strip()
 
 
 @pytest.mark.parametrize(
@@ -82,16 +86,6 @@ def test_the_trainer_gets_the_measured_precision(monkeypatch: pytest.MonkeyPatch
         assert config.trainer.precision == chosen
 
 
-def test_no_configuration_sets_the_precision_of_the_cpu() -> None:
-    folder = ROOT / "configs"
-    lines = [line for path in folder.rglob("*.yaml") for line in path.read_text().splitlines()]
-    assert [line for line in lines if "bf16" in line.partition("#")[0]] == []
-
-
-def test_the_processor_has_a_name() -> None:
-    assert processor_name().strip()
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     texts = [
@@ -115,7 +109,6 @@ TINY_T5 = ["attack.backbone.encoder_layers=1", "attack.backbone.decoder_layers=1
     "attack",
     [
         ["attack=geia", *TINY_GPT2],
-        ["attack=geia_t5_random", *TINY_T5],
         ["attack=vec2text_inverter", *TINY_T5],
         ["attack=mt5_inverter_random", *TINY_T5],
         ["attack=multiset"],
@@ -134,10 +127,19 @@ def test_training_multiplies_no_bfloat16_on_a_processor_without_it(
     assert record["training"]["steps"] == 2
 
 
-def test_the_guard_sees_mixed_precision(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
+def test_the_guard_sees_mixed_precision_and_muon_is_refused_where_weights_are_sharded(
+    monkeypatch: pytest.MonkeyPatch, place: Place
+) -> None:
     on(monkeypatch, FAST)
     with NoBfloat16Products(), pytest.raises(AssertionError, match="multiplies bfloat16"):
         place.train("guarded", "attack=geia", *TINY_GPT2, steps=2)
+    attack = nn.Module()
+    attack.optimizer = MuonAdamW()  # type: ignore[assignment]
+    with pytest.raises(InputError, match=r"attack\.optimizer=muon: .* take attack/optimizer=adamw"):
+        check_sharding(Sharded(), attack)
+    check_sharding(object(), attack)
+    attack.optimizer = AdamW()  # type: ignore[assignment]
+    check_sharding(Sharded(), attack)
 
 
 def test_the_strategy_is_made_as_configured() -> None:
@@ -167,16 +169,6 @@ def test_each_block_is_a_unit_and_nothing_else(name: str) -> None:
     t5 = ["encoder.block.0", "encoder.block.1", "decoder.block.0"]
     assert sorted(units) == sorted(gpt2 if name == "gpt2" else t5)
     assert all(is_block(module, recurse=True, nonwrapped_numel=0) for module in model.modules())
-
-
-def test_muon_is_refused() -> None:
-    attack = nn.Module()
-    attack.optimizer = MuonAdamW()  # type: ignore[assignment]
-    with pytest.raises(InputError, match=r"attack\.optimizer=muon: .* take attack/optimizer=adamw"):
-        check_sharding(Sharded(), attack)
-    check_sharding(object(), attack)
-    attack.optimizer = AdamW()  # type: ignore[assignment]
-    check_sharding(Sharded(), attack)
 
 
 @pytest.mark.parametrize("option", ["cpu", "gpu", "ddp", "ddp_slurm", "fsdp"])

@@ -105,12 +105,12 @@ def test_a_rare_kind_is_estimated_from_entities_of_all_kinds() -> None:
     ]  # fmt: skip
     store = [Reading(f"mail ada{n}@example.org", 0.7) for n in range(50)]
     own = PartEstimator.of(store, [], [], known, None, ordered=True)
-    for share in (own.share("kinds", "EMAIL"), own.share("classes", "e-mail"), own.entities()):
+    for share in (own.share("kinds", "EMAIL"), own.share("classes", "e-mail"), own.share("kinds", None)):
         assert share is not None
         assert (share.measured, share.rows) == (False, 50)
         assert share.low < 0.1 < share.high
     nothing = PartEstimator.of([Reading("no address", 0.7)], [], [], known, None, ordered=True)
-    assert nothing.entities() is None
+    assert nothing.share("kinds", None) is None
 
 
 def test_sources_that_differ_widen_the_interval_of_a_class() -> None:

@@ -13,11 +13,9 @@ import pytest
 from rich.console import Console
 
 from unembed import launch
-from unembed.audit.pipeline import SUMMARY, write_pipeline
-from unembed.audit.report import print_audit, write_audit
+from unembed.audit.report import SUMMARY, print_audit, say, steps, tried_table, write_audit
 from unembed.audit.results import AttackerResult, Audit, DataClass, DefenseResult, Kind, Row, Share
 from unembed.audit.thresholds import judge, parse
-from unembed.audit.wording import more, steps, tried_table
 from unembed.core.commands import quoted
 from unembed.runs.config_file import write_config
 
@@ -201,7 +199,7 @@ def test_the_summary_counts_what_the_table_counts() -> None:
     counts = {"names": (9, 100), "numbers": (51, 100), "e-mail": (1, 2), "free text": (60, 900)}
     classes = [data_class(name, total, Share.counted(read, total)) for name, (read, total) in counts.items()]
     none = changed(classes=classes, entities=Share.counted(0, 30), kinds=[Kind(label="EMAIL", total=30, share=NONE)])
-    said = " ".join(more(none).replace("\u00a0", " ").split())
+    said = " ".join(say("more", none).replace("\u00a0", " ").split())
     assert said.endswith("Of the names in these texts 9.0 % come back, of the numbers 51 %.")
     results = [one.model_copy(update={"entities": NONE}) for one in AUDIT.tried]
     assert "Entities read" not in tried_table(none.model_copy(update={"tried": results})).columns
@@ -244,7 +242,7 @@ def test_the_terminal_shows_intervals_as_the_summary_does(tmp_path: Path) -> Non
 
 
 def test_the_summary_for_pull_requests_has_the_order_of_the_page(tmp_path: Path) -> None:
-    write_pipeline(tmp_path, changed(thresholds=judge(parse("readable>5"), AUDIT)))
+    write_audit(tmp_path, changed(thresholds=judge(parse("readable>5"), AUDIT)))
     said = (tmp_path / SUMMARY).read_text(encoding="utf-8")
     assert said.startswith("**A lookup reads 45")
     parts = ["FAILED: readable>5", "## What kinds of data leak", "## Thresholds", "## Who reads how much",

@@ -17,8 +17,7 @@ from support.files import load, write_lines
 from support.places import Place
 from support.processes import ROOT
 from unembed import launch
-from unembed.audit.pipeline import JUNIT, SARIF, SUMMARY, write_pipeline
-from unembed.audit.report import PAGE, write_audit
+from unembed.audit.report import JUNIT, PAGE, SARIF, SUMMARY, write_audit
 from unembed.audit.results import AttackerResult, Audit, DataClass, Kind, Row, Share, read_audit, schema
 from unembed.audit.thresholds import changes, check_kinds, incomparable, judge, parse
 from unembed.commands import audit as script
@@ -158,7 +157,7 @@ def test_a_finding_keeps_its_fingerprint(tmp_path: Path) -> None:
     for number, share in enumerate((0.04, 0.3)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        write_pipeline(folder, audit_of(share))
+        write_audit(folder, audit_of(share))
         prints.append([one["partialFingerprints"] for one in load(folder / SARIF)["runs"][0]["results"]])
     assert prints[0] == prints[1]
     assert len({json.dumps(one) for one in prints[0]}) == len(prints[0])

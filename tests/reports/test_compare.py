@@ -25,8 +25,8 @@ from unembed.reports.comparison.entries import read_entries
 from unembed.reports.comparison.measuring import compare, text_difference
 from unembed.reports.comparison.tables import charts, p_value, side_by_side, tables
 from unembed.reports.numbers import DASH, shown
+from unembed.reports.output import Cell, Line, Table, markdown, print_tables
 from unembed.reports.page import write_report
-from unembed.reports.tables import Cell, Line, Table, print_tables, write_markdown
 from unembed.runs.files import Row
 
 METRICS = ["bleu", "token_f1", "exact_match", "cosine"]
@@ -420,7 +420,7 @@ def test_no_table_holds_what_a_terminal_would_obey(tmp_path: Path) -> None:
     said, out = "a\x1b[2J\u202e<b>|", io.StringIO()
     found = Table(said, (said,) * 3, (Line(said, said, (Cell(said), Cell(said, (said,)))),), 1, (said,), (said,))
     print_tables([found], Console(file=out, width=200))
-    write_markdown(tmp_path / "table.md", [found])
+    (tmp_path / "table.md").write_text(markdown(found))
     for text in (out.getvalue(), (tmp_path / "table.md").read_text()):
         assert "a\ufffd[2J\ufffd" in text.replace("\\", "")
         assert not {"\x1b", "\u202e"} & set(text)

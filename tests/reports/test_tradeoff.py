@@ -17,9 +17,8 @@ from support.files import write_lines
 from unembed import launch
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.datamodules.collections import BeirCollection
+from unembed.datamodules.collections import BeirCollection, CollectionTexts, HeldOut
 from unembed.datamodules.embedded import DefendedEmbedder
-from unembed.datamodules.sources.collection_texts import CollectionTexts, HeldOut
 from unembed.defenses.base import Role
 from unembed.evaluate import evaluate
 from unembed.reports.reading import ZeroFilled
@@ -104,19 +103,19 @@ def test_metrics_and_their_changes() -> None:
     assert worse.read["exact_match"].change == -50
     assert worse.read["exact_match"].lower
     # Every query loses the same, so the change has no width although the metrics have.
-    assert worse.found[SEARCH].value == pytest.approx(sum(BAD) / 50)
-    assert worse.found[SEARCH].change == pytest.approx(-0.5)
-    assert worse.found[SEARCH].change_interval == pytest.approx((-0.5, -0.5))
-    interval = worse.found[SEARCH].interval
+    assert worse.searched[SEARCH].value == pytest.approx(sum(BAD) / 50)
+    assert worse.searched[SEARCH].change == pytest.approx(-0.5)
+    assert worse.searched[SEARCH].change_interval == pytest.approx((-0.5, -0.5))
+    interval = worse.searched[SEARCH].interval
     assert interval is not None
     assert interval.high - interval.low > 0.005
-    assert worse.found[SEARCH].plain()["change_low"] == pytest.approx(-0.5)
+    assert worse.searched[SEARCH].plain()["change_low"] == pytest.approx(-0.5)
 
 
 def test_a_figure_that_is_not_there_stays_undefined() -> None:
     found = measured(point("none", READ, GOOD), point("wide", [], None))
     assert found[1].read["bleu"].value is None
-    assert found[1].found[SEARCH].value is None
+    assert found[1].searched[SEARCH].value is None
     assert "no other point has both metrics" in sentence(found, SEARCH)
 
 
@@ -143,7 +142,7 @@ def test_an_attack_that_reads_words_in_no_order_is_drawn_by_its_word_f1() -> Non
     found = measured(point("none", READ, GOOD))
     assert chief(found) == "bleu"
     words = found[0].point.model_copy(update={"reconstruction": {"bleu": None, "token_f1": 40.0}})
-    assert chief([MeasuredPoint(words, found[0].read, found[0].found)]) == "token_f1"
+    assert chief([MeasuredPoint(words, found[0].read, found[0].searched)]) == "token_f1"
 
 
 def test_the_chart_has_a_dot_a_point_and_escapes_names() -> None:

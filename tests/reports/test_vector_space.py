@@ -17,8 +17,7 @@ from unembed.datamodules.vector_stores.vector_files import read_vectors
 from unembed.embedders.minilm import MiniLM
 from unembed.embedders.transformer import TransformerEmbedder, variants
 from unembed.metrics.spaces import Space
-from unembed.reports.vector_faults import of_directions
-from unembed.reports.vector_space import check_reading, check_space, dimension_explained
+from unembed.reports.vector_space import check_reading, check_space, dimension_explained, of_directions
 
 DIMENSION = 96
 SESSION: Any = SimpleNamespace(embedder=SimpleNamespace(embedder=SimpleNamespace(title="tiny-embedder")))

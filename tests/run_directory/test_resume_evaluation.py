@@ -171,16 +171,12 @@ def test_a_damaged_file_is_made_again(tmp_path: Path) -> None:
     assert attack.given == [36, 37, 38, 39]
 
 
-def test_an_interrupted_search_that_is_none_is_begun_anew(tmp_path: Path) -> None:
+def test_an_interrupted_search_of_other_settings_is_begun_anew(tmp_path: Path) -> None:
     kept = SearchState(tmp_path / "search.pt", "key")
     assert kept.read() is None
     kept.write({"stage": 1})
     assert kept.read() == {"stage": 1}
     assert SearchState(tmp_path / "search.pt", "another").read() is None
-    for damaged in (b"", b"PK"):
-        (tmp_path / "search.pt").write_bytes(damaged)
-        with pytest.warns(UserWarning, match="that batch starts again"):
-            assert kept.read() is None
 
 
 def test_settings_that_cannot_change_a_text_do_not_matter() -> None:
@@ -222,29 +218,29 @@ def again(*lines: str) -> None:
 
 @pytest.mark.slow
 def test_evaluate_resumes_after_kill_9(tmp_path: Path, warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real command line is killed, with eight queries a text."""
+    """A real command line is killed, with four queries a text."""
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
     run, out, unbroken = (tmp_path / name for name in ("run", "out", "unbroken"))
     tiny = ["attack=geia", "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
             "trainer=cpu", "attack.decoding.max_new_tokens=12", "trainer.max_steps=2", "trainer.max_time=null",
             "~callbacks.progress", "datamodule.source.sentences=200", "+datamodule.source.valid=20",
             "+datamodule.source.test=60", "datamodule.limit_train=100", "datamodule.limit_valid=2",
-            "datamodule.limit_test=40", "logger=none", f"run_dir={run}"]  # fmt: skip
+            "datamodule.limit_test=24", "logger=none", f"run_dir={run}"]  # fmt: skip
     train.train(launch.compose("train", tiny))
-    command = [f"run={run}", "attack.decoding.rerank=8", "datamodule.eval_batch_size=4"]
+    command = [f"run={run}", "attack.decoding.rerank=4", "datamodule.eval_batch_size=4"]
 
     def done() -> int:
         return len(list((out / layout.TEST_BATCHES).glob("*.json")))
 
     warm.start([str(ROOT / "evaluate.py"), *command, f"output_dir={out}"]).kill_when(lambda: done() >= 3)
-    assert 3 <= done() < 10
+    assert 3 <= done() < 6
     shutil.copytree(out, tmp_path / "other")
     again(*command, f"output_dir={out}")
     again(*command, f"output_dir={unbroken}")
     assert (out / layout.PREDICTIONS).read_bytes() == (unbroken / layout.PREDICTIONS).read_bytes()
     first, second = (json.loads((path / layout.METRICS).read_text()) for path in (out, unbroken))
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
-    assert first["queries"] > 40
+    assert first["queries"] > 24
     assert not (out / layout.TEST_BATCHES).exists()
     with pytest.raises(InputError, match=r"^output_dir=.*: already holds .*choose"):
         again(*command, f"output_dir={out}")

@@ -456,26 +456,6 @@ def test_callbacks_have_their_numbers_back_and_nothing_else(run: Path) -> None:
     assert load_checkpoint(run / layout.CHECKPOINT)["callbacks"] == {}
 
 
-def test_only_files_that_were_written_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, plugin = tmp_path / "run" / "checkpoints", WholeCheckpoints()
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "victim").mkdir()
-    (tmp_path / "victim" / "file").write_text("mine")
-    for name in ("a.ckpt", "b.ckpt", "c.ckpt"):
-        plugin.save_checkpoint({"state_dict": {}}, folder / name)
-    (folder / "c.ckpt").unlink()
-    (folder / "c.ckpt").symlink_to(tmp_path / "victim" / "file")
-    (folder / "d.ckpt").write_text("of an earlier session")
-    for path in (
-        "victim", tmp_path / "victim", folder / ".." / ".." / "victim", f"local://{tmp_path}/victim",
-        f"file://{tmp_path}/victim", folder / "c.ckpt", folder / "d.ckpt", folder, folder / "e.ckpt",
-        folder / "a.ckpt",
-    ):  # fmt: skip
-        plugin.remove_checkpoint(path)
-    assert (tmp_path / "victim" / "file").read_text() == "mine"
-    assert {path.name for path in folder.iterdir()} - {"previous.ckpt"} == {"b.ckpt", "c.ckpt", "d.ckpt"}
-
-
 @pytest.mark.parametrize(
     ("state", "said"),
     [

@@ -24,13 +24,12 @@ from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span
 from unembed.datamodules.truncation import Truncation
 from unembed.evaluate import evaluate
-from unembed.metrics.entity_recovery import EntityWordRecovery
+from unembed.metrics.entities import EntityWordRecovery
 from unembed.metrics.fluency import Perplexity
 from unembed.metrics.scored import Likelihood, Scored
 from unembed.scoring.language_model import PerplexityModel
 from unembed.scoring.models import ScoringModels
-from unembed.scoring.taggers import SpacyTagger, StanzaTagger
-from unembed.scoring.token_classification import TokenClassifier
+from unembed.scoring.taggers import SpacyTagger, StanzaTagger, TokenClassifier
 from unembed.train import train
 
 TEXTS = ["Ada lives in Paris with her dog", "I met Grace Hopper in Rome", "the train to Paris was late", "hello", ""]
@@ -172,7 +171,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_token_classifier_joins_the_words_of_an_entity(classifier: Path) -> None:
+def test_a_token_classifier_joins_words_and_reads_all_of_a_long_text(classifier: Path) -> None:
     tagger = TokenClassifier(str(classifier))
     found = tagger.tag(["I met Graces Hopper, in Rome", "", "Paris Paris , Hopper", "i met ?"])
     # "Graces" has the label of its first token; "Hopper" is I- of the same kind; B- begins another city.
@@ -183,21 +182,16 @@ def test_a_token_classifier_joins_the_words_of_an_entity(classifier: Path) -> No
         (),
     ]
     assert TokenClassifier(str(classifier), labels=["CITY"]).tag(["Dr Hopper in Rome"]) == [(Span(13, 17, "CITY"),)]
-
-
-def test_a_token_classifier_reads_all_of_a_long_text_in_any_batch(classifier: Path) -> None:
     long = "in Rome , " * 9
     wanted = tuple(Span(start, start + 4, "CITY") for start in range(3, len(long), 10))
     assert TokenClassifier(str(classifier)).tag([long, "Paris"]) == [wanted, (Span(0, 5, "CITY"),)]
     assert TokenClassifier(str(classifier), batch_size=1).tag(["Paris", long]) == [(Span(0, 5, "CITY"),), wanted]
 
 
-def test_a_token_classifier_that_is_not_there() -> None:
+def test_a_text_is_tagged_once_and_a_missing_classifier_is_named() -> None:
     with pytest.raises(InputError, match=r"scoring\.tagger\.model=no/such: no token classifier here or on the hub"):
         ScoringModels(tagger=TokenClassifier("no/such")).check()
 
-
-def test_a_text_is_tagged_once() -> None:
     class Counting:
         asked: list[str] = []  # noqa: RUF012
 
@@ -248,14 +242,11 @@ def test_likelihoods_agree_with_one_token_at_a_time(gpt2: Path, window: int) -> 
     assert perplexity(got) > 1
 
 
-def test_likelihoods_do_not_depend_on_order_or_repetition(gpt2: Path) -> None:
+def test_likelihoods_depend_on_no_order_and_unusable_models_are_named(gpt2: Path, tmp_path: Path) -> None:
     model = PerplexityModel(str(gpt2))
     once = dict(zip(TEXTS, model.likelihoods(TEXTS), strict=True))
     shuffled = [*TEXTS[::-1], *TEXTS]
     assert model.likelihoods(shuffled) == [once[text] for text in shuffled]
-
-
-def test_language_models_that_cannot_be_used(gpt2: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"scoring\.language_model\.window=65: .* has room for 64 tokens"):
         PerplexityModel(str(gpt2), window=65).likelihoods(["a"])
     with pytest.raises(InputError, match=r"scoring\.language_model\.model=no/such-model: no causal language model"):

@@ -24,7 +24,7 @@ from unembed.core.errors import InputError
 from unembed.core.examples import Example
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import score
-from unembed.reports.wording import measure
+from unembed.reports.results import measure
 from unembed.scoring.models import ScoringModels, scoring_models
 from unembed.scoring.translation import Translator
 from unembed.train import train
@@ -64,15 +64,15 @@ def german_english(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# -- the translator ---------------------------------------------------------------------------------------------------
-
-
 def test_it_translates_what_it_has_learnt(german_english: Path) -> None:
     translator = Translator("de", {"en": str(german_english)}, beams=2, max_new_tokens=20)
     texts = [GERMAN[2], "", GERMAN[0], GERMAN[2], "bleibt deutsch", " "]
     assert translator.translate(texts, ["en", "en", "en", "en", "de", "en"]) == [
         ENGLISH[2], "", ENGLISH[0], ENGLISH[2], "bleibt deutsch", "",
     ]  # fmt: skip
+    plain = Translator("de", {"en": str(german_english)}, max_new_tokens=20)
+    prefixed = Translator("de", {"en": str(german_english)}, prefixes={"en": "zwei "}, max_new_tokens=20)
+    assert prefixed.translate(["männer kochen"], ["en"]) == plain.translate([GERMAN[0]], ["en"]) == [ENGLISH[0]]
 
 
 def test_a_text_is_translated_once_and_alone_as_among_others(
@@ -92,12 +92,6 @@ def test_a_text_is_translated_once_and_alone_as_among_others(
     assert asked == GERMAN
     monkeypatch.setattr("unembed.scoring.translation._TOKENS_AT_ONCE", {"cpu": 1})  # one text at a time
     assert Translator("de", {"en": str(german_english)}).translate(GERMAN, ["en"] * 4) == together[:4] == ENGLISH
-
-
-def test_what_stands_before_a_text(german_english: Path) -> None:
-    plain = Translator("de", {"en": str(german_english)}, max_new_tokens=20)
-    prefixed = Translator("de", {"en": str(german_english)}, prefixes={"en": "zwei "}, max_new_tokens=20)
-    assert prefixed.translate(["männer kochen"], ["en"]) == plain.translate([GERMAN[0]], ["en"]) == [ENGLISH[0]]
 
 
 def test_one_name_for_all_languages(german_english: Path) -> None:
@@ -134,7 +128,7 @@ def test_a_language_without_a_model_is_said_and_left_out(german_english: Path) -
         assert translator.translate([GERMAN[0]], [None]) == [None]
 
 
-def test_bad_choices(tmp_path: Path) -> None:
+def test_bad_choices_are_found_before_anything_else(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"models\.de: predictions are in 'de'"):
         Translator("de", {"de": "x"})
     with pytest.raises(ValueError, match=r"prefixes\.fr: there is no such model"):
@@ -142,9 +136,6 @@ def test_bad_choices(tmp_path: Path) -> None:
     missing = Translator("de", {"en": str(tmp_path / "nothing")})
     with pytest.raises(InputError, match=r"scoring\.translation\.models\.en=.*nothing: no encoder-decoder model"):
         ScoringModels(translation=missing).check()
-
-
-def test_models_are_asked_before_anything_else(tmp_path: Path) -> None:
     config = launch.compose(
         "train", [
             "scoring/translation=encoder_decoder", "scoring.translation.written=de",
@@ -154,8 +145,6 @@ def test_models_are_asked_before_anything_else(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"scoring\.translation\.models\.en"):
         scoring_models(config)
 
-
-# -- metrics ----------------------------------------------------------------------------------------------------------
 
 ROWS = [
     Scored("two men cook", "zwei männer kochen", language="en", translation="two men cook"),
@@ -175,22 +164,16 @@ def test_translated_metrics_by_hand() -> None:
     assert metrics["translated/bleu"] == alone["bleu"]
     assert metrics["translated/rougeL"] == alone["rougeL"]
     assert not [key for key in metrics if key.startswith("translated/") and key.endswith(("/en", "cosine"))]
-
-
-def test_translated_metrics_of_each_language() -> None:
     metrics = score([*ROWS[:2], replace(ROWS[2], translation="deux hommes")])
     assert (metrics["translated/exact_match/en"], metrics["translated/exact_match/fr"]) == (50.0, 100.0)
     assert (metrics["exact_match/en"], metrics["exact_match/fr"]) == (0.0, 0.0)
     assert metrics["translated/examples/fr"] == 1
 
 
-def test_without_translations_there_are_no_such_metrics() -> None:
+def test_without_translations_there_are_no_such_metrics(german_english: Path) -> None:
     assert not [key for key in score([ROWS[2]]) if key.startswith("translated/")]
     assert measure("translated/token_f1").title == "Word F1, translated"
     assert (measure("translated/bleu").kind, measure("translated/bleu").more) == ("score", "higher")
-
-
-def test_words_in_no_order_are_not_translated(german_english: Path) -> None:
     held: Any = HeldOut(*(Example(0, text, language="en") for text in ENGLISH[:2]))
     models = ScoringModels(translation=Translator("de", {"en": str(german_english)}))
     texts = {0: Prediction((GERMAN[0],)), 1: Prediction((GERMAN[1],))}
@@ -202,9 +185,6 @@ def test_words_in_no_order_are_not_translated(german_english: Path) -> None:
     rows, metrics = score_predictions(bags, held, held, None, held, models)
     assert not [row for row in rows if "translation" in row]
     assert not [key for key in metrics if key.startswith("translated/")]
-
-
-# -- from end to end --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -229,9 +209,6 @@ def test_predictions_keep_both_texts(german_english: Path, tmp_path: Path) -> No
     assert metrics["translated/exact_match"] == 25 * right
     assert json.loads((tmp_path / "run" / "baseline.json").read_text())["translated/exact_match"] == 25 * right
     assert "BLEU, translated" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-
-
-# -- there and back ---------------------------------------------------------------------------------------------------
 
 
 def round_trip(*arguments: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from support.files import metrics_of
-from support.processes import ROOT
+from support.processes import ROOT, Warm
 from unembed import evaluate, launch, train
 from unembed.core.atomic_files import read_json
 from unembed.embedders.cache.shards import ShardStore, text_keys
@@ -40,27 +40,28 @@ def environment(cache: Path) -> dict[str, str]:
             "PYTHONPATH": str(ROOT)}  # fmt: skip
 
 
-def two_nodes(cache: Path, cwd: Path, *command: str) -> None:
-    """The command of docs/running.md on both nodes, where the second knows only the first one's address."""
+def two_nodes(cache: Path, cwd: Path, warm: Warm, *command: str) -> None:
+    """The command of docs/running.md on both nodes, where the second knows only the first one's address.
+
+    The first is started by the interpreter, the second forked (support/processes.py).
+    """
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1",
-                "--master-addr=127.0.0.1", f"--master-port={port}"]  # fmt: skip
-    nodes = [
-        subprocess.Popen(
-            [*torchrun, f"--node-rank={rank}", str(ROOT / command[0]), *command[1:], "trainer.strategy=ddp",
-             "trainer.num_nodes=2", "trainer.devices=1"],
-            cwd=cwd, env=environment(cache), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
+    torchrun = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1",
+                f"--master-port={port}"]  # fmt: skip
+    script = [str(ROOT / command[0]), *command[1:], "trainer.strategy=ddp", "trainer.num_nodes=2", "trainer.devices=1"]
+    second = warm.start([*torchrun, "--node-rank=1", *script], cwd=cwd, environment=environment(cache))
+    first = subprocess.Popen(
+        [sys.executable, *torchrun, "--node-rank=0", *script],
+        cwd=cwd, env=environment(cache), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
     try:
-        said = [node.communicate(timeout=540)[0] for node in nodes]
+        said = [first.communicate(timeout=540)[0], *second.communicate(timeout=60)]
     finally:
-        for node in nodes:
-            node.kill()
-    assert [node.returncode for node in nodes] == [0, 0], "\n".join(text[-3000:] for text in said)
+        first.kill()
+        second.kill()
+    assert [first.returncode, second.returncode] == [0, 0], "\n".join(text[-3000:] for text in said)
 
 
 def read(run: Path, name: str) -> dict[str, Any]:
@@ -73,12 +74,12 @@ def vectors(cache: Path, texts: list[str]) -> np.ndarray[Any, Any]:
     return store.read(store.find(text_keys(texts)))
 
 
-def test_two_nodes_are_as_good_as_one_process(tmp_path: Path) -> None:
+def test_two_nodes_are_as_good_as_one_process(tmp_path: Path, warm: Warm) -> None:
     """Embedding, training, decoding and evaluation from an empty cache; then the same by one process."""
     two, one = tmp_path / "two" / "cache", tmp_path / "one" / "cache"
     for cache in (two, one):
         cache.parent.mkdir()
-    two_nodes(two, two.parent, "train.py", *TINY)
+    two_nodes(two, two.parent, warm, "train.py", *TINY)
     # Two processes share the batches of a step; one, which is this one, takes as many, and adds their gradients up.
     other = one.parent / "run"
     alone = [*TINY, "trainer.accumulate_grad_batches=2", f"run_dir={other}", f"cache_dir={one}"]

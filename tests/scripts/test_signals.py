@@ -214,9 +214,9 @@ def test_slurm_requeues_as_before(scripts: Scripts, tmp_path: Path, monkeypatch:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that ``pid`` started and that run Python."""
+    """The ranks that ``pid`` started (support/processes.py)."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in found if b"train.py" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [int(child) for child in found if b"processes.py" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def alive(pid: int) -> Any:

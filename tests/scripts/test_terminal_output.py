@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -51,15 +52,19 @@ logging.getLogger("lightning").info("said here")
 """
 
 
-def script(name: str, *arguments: str, folder: Path) -> str:
-    """All that a script writes on a terminal."""
-    done = subprocess.run(
-        [sys.executable, *program(name), *arguments],
-        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT), "UNEMBED_CACHE": str(folder / "cache")}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=500,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+def script(name: str, *arguments: str, folder: Path, warm: Warm | None = None) -> str:
+    """All that a script writes on a terminal; with ``warm``, after its imports."""
+    command, added = [*program(name), *arguments], {"PYTHONPATH": str(ROOT), "UNEMBED_CACHE": str(folder / "cache")}
+    if warm is not None:
+        done = warm.run(command, cwd=folder, environment=os.environ | added)
+    else:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=folder, env=os.environ | added, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, timeout=500, check=False,
+        )  # fmt: skip
+    written = (done.stderr or "") + done.stdout
+    assert done.returncode == 0, written
+    return written
 
 
 @pytest.mark.parametrize("name", ["train", "compare"])  # more and less than the buffer of a pipe
@@ -102,14 +107,15 @@ def test_a_first_run_shows_our_own_lines_only(folder: Path, first_run: str) -> N
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("first_run")
-def test_an_evaluation_and_an_audit_are_quiet_too(folder: Path) -> None:
-    assert foreign(script("evaluate", "run=run", "output_dir=again", folder=folder)) == []
+def test_an_evaluation_and_an_audit_are_quiet_too(folder: Path, warm: Warm) -> None:
+    assert foreign(script("evaluate", "run=run", "output_dir=again", folder=folder, warm=warm)) == []
     log = (folder / "again" / "log").read_text(encoding="utf-8")
     for fragment in ("GPU available", "Loaded model weights", "texts: 128 train"):
         assert fragment in log
     vectors = np.random.default_rng(0).standard_normal((6, 384)).astype(np.float32)
     np.save(folder / "mine.npy", vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
-    audited = script("audit", "run=run", "vectors=mine.npy", "output_dir=audit", "defenses=[]", folder=folder)
+    given = ["run=run", "vectors=mine.npy", "output_dir=audit", "defenses=[]"]
+    audited = script("audit", *given, folder=folder, warm=warm)
     assert foreign(audited) == []
     assert audited.endswith("Report: audit/audit.html\n")
 
@@ -130,17 +136,12 @@ def test_two_processes_that_read_a_pretrained_model_are_as_quiet(folder: Path) -
     assert "distributed_backend=gloo" in (run / "log").read_text(encoding="utf-8")
 
 
-def test_imports_are_held_until_there_is_a_log(tmp_path: Path) -> None:
-    pytest.importorskip("bitsandbytes")
+def test_imports_are_held_until_there_is_a_log(tmp_path: Path, warm: Warm) -> None:
+    if find_spec("bitsandbytes") is None:
+        pytest.skip("bitsandbytes is not installed")
     file = tmp_path / "said.py"
     file.write_text(CODE)
-    done = subprocess.run(
-        [sys.executable, str(file)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = warm.run([str(file)], environment=os.environ | {"PYTHONPATH": str(ROOT)})
     assert (done.stdout, done.stderr.splitlines()) == (
         "",
         ["of our own file, before there is a log", "for the user", "said here"],

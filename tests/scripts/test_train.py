@@ -436,7 +436,7 @@ def test_fewer_evaluation_batches_than_ranks(on_two_ranks: list[Path], scripts: 
 
 
 @pytest.mark.parametrize("extension", [".npy", ".safetensors", ".parquet", ".jsonl"])
-def test_vectors_of_the_test_texts_are_read_back_alike(
+def test_vectors_test_callbacks_texts_are_read_back_alike(
     trained: Path, targets: NDArray[np.float32], scripts: Scripts, tmp_path: Path, extension: str
 ) -> None:
     count = TEST_TEXTS if extension == ".npy" else 8

@@ -7,7 +7,8 @@
 A script's start costs seconds of processor time, nearly all of it the import of libraries. This file is also the
 program that imports them, once, and then forks for every script: ``python tests/support/processes.py``. What it forks
 is a process like any other, in a session of its own: it can be killed, be sent signals, and ends as the interpreter
-ends any script. Starts as such (what is imported, torchrun, a rank that Lightning starts) are tested without it.
+ends any script. The ranks that Lightning or torchrun start in it are forked, too, before the script begins. Starts as
+such (what is imported, torchrun, a rank that Lightning starts) are tested without it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 ROOT = Path(__file__).resolve().parents[2]
 # What train.py, evaluate.py and unembed invert import with a small attack; a script imports what is missing by itself.
@@ -227,6 +229,9 @@ def become(request: Mapping[str, Any]) -> None:
         opened = os.open(path, flags)
         os.dup2(opened, number)
         os.close(opened)
+    words = " ".join(request["command"])
+    if "trainer=ddp" in words or "torch.distributed.run" in words:
+        request = with_ranks(request, jobs=2 if "-m" in request["command"][1:] else 1)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -243,6 +248,68 @@ def become(request: Mapping[str, Any]) -> None:
     else:
         sys.argv, sys.path[0] = [first, *arguments], str(Path(first).parent)
         runpy.run_path(first, run_name="__main__")
+
+
+class Rank:
+    """What Lightning and torchrun use of ``subprocess.Popen``: a child that was forked before the script began.
+
+    Attributes:
+        waiting: Process id of each such child, and the pipe in which it waits for its command.
+    """
+
+    waiting: ClassVar[list[tuple[int, int]]] = []
+
+    def __init__(self, args: Sequence[str], env: Mapping[str, str], cwd: str | None = None, **_: Any) -> None:
+        self.pid, pipe = self.waiting.pop()
+        self.returncode: int | None = None
+        command = [word for word in args[1:] if word != "-u"]  # as torchrun starts Python
+        request = {"command": command, "environment": dict(env), "cwd": cwd or str(Path.cwd())}
+        with open(pipe, "w") as file:  # noqa: PTH123
+            json.dump(request, file)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            done, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if done else None
+        return self.returncode
+
+    def wait(self, timeout: float = 540) -> int:
+        end = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired("a rank", timeout)
+            time.sleep(0.02)
+        return code
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def with_ranks(request: Mapping[str, Any], jobs: int) -> Mapping[str, Any]:
+    """Fork a second rank for each job: returns the request of whoever returns."""
+    from lightning.pytorch.strategies.launchers import subprocess_script
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+    for _ in range(jobs):
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(write)
+            with open(read) as file:  # noqa: PTH123
+                content = file.read()
+            if not content:
+                os._exit(0)  # the script has ended without it
+            own: dict[str, Any] = json.loads(content)
+            return own
+        os.close(read)
+        Rank.waiting.append((pid, write))
+    subprocess_script.subprocess = SimpleNamespace(Popen=Rank)  # type: ignore[assignment]
+    subprocess_handler.Popen = Rank  # type: ignore[misc, assignment]
+    return request
 
 
 if __name__ == "__main__":

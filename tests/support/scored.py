@@ -1,13 +1,16 @@
-"""What scoring is given: spans of a text, and a test split without a data module."""
+"""What scoring is given: spans of a text, and a test split without a data module; and what it should give."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import pytest
 import torch
 
 from unembed.core.examples import Example, Span
 from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
+from unembed.metrics.scored import Scored
+from unembed.metrics.scoring import score
 
 
 def spans_of(text: str, *entities: tuple[str, str]) -> tuple[Span, ...]:
@@ -18,6 +21,14 @@ def spans_of(text: str, *entities: tuple[str, str]) -> tuple[Span, ...]:
         spans.append(Span(start, start + len(value), label))
         start += 1
     return tuple(spans)
+
+
+def check_scores(rows: Sequence[Scored], expected: Mapping[str, float | None]) -> None:
+    """The metrics of ``rows`` are ``expected``: names, with a space between them, and the value that each has."""
+    scores = score(rows)
+    for keys, value in expected.items():
+        for key in keys.split():
+            assert scores[key] == (None if value is None else pytest.approx(value, rel=1e-9)), key
 
 
 class HeldOut:

@@ -1,6 +1,6 @@
 """Tiny stand-ins for what a configuration would download: models of the same kind, and files of the same layout.
 
-put_in(config, tmp_path / "hub")      # every hub name in the configuration becomes a folder
+put_in(config, tmp_path / "hub")      # every hub name in the configuration becomes a folder of that name
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 def model(name: str, folder: Path) -> Path:
     """A model of the architecture that ``name`` stands for, built once."""
-    path = folder / name.replace("/", "--")
+    path = folder / name
     if not path.exists():
         kind = next((kind for pattern, kind in LANGUAGE_MODELS if re.search(pattern, name, re.IGNORECASE)), None)
         if kind is None and ENCODERS.search(name):

@@ -44,7 +44,7 @@ def refusal(address: str, collection: str | None = None, dimension: int = DIMENS
     return message
 
 
-def refused_field(address: str, field: str, collection: str | None = None) -> str:
+def refused_field(address: str, field: str | None, collection: str | None = None) -> str:
     """The message with which texts in ``field`` are refused."""
     with pytest.raises(InputError) as raised:
         stored_texts(open_store(address, DIMENSION, collection), [0], field)

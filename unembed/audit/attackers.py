@@ -14,9 +14,8 @@ that knows nothing of it, whoever has the training text may still defend that in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from omegaconf import DictConfig
@@ -29,7 +28,7 @@ from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span
 from unembed.datamodules.vector_stores.sampling import Sample
 from unembed.defenses.base import Defense
-from unembed.defenses.denoisers.base import ADAPTIVE
+from unembed.defenses.denoisers import ADAPTIVE
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.metrics.statistics import evenly
@@ -47,15 +46,9 @@ PredictionKind = Literal["sequence", "set"]
 Name = Literal["attack", "search", "other", "lookup", "closest"]
 
 
-@dataclass(frozen=True, slots=True)
-class AuditedRows:
-    """What the attackers read.
-
-    Attributes:
-        sample: Rows of the store; behind a denoiser, with denoised vectors.
-        stored: Their vectors as stored, (n, d).
-        truths: Their true texts, as far as they are known.
-        tested: Test texts of the run.
+class AuditedRows(NamedTuple):
+    """What the attackers read: rows of the store, behind a denoiser with denoised vectors, their vectors as ``stored``
+    (n, d), their true texts as far as they are known, and test texts of the run.
     """
 
     sample: Sample
@@ -64,17 +57,11 @@ class AuditedRows:
     tested: Sequence[Truth]
 
 
-@dataclass(frozen=True, slots=True)
-class AttackerReadings:
-    """What one attacker recovers.
+class AttackerReadings(NamedTuple):
+    """What one attacker recovers of the store's rows, and of the run's test texts (``tested``).
 
-    Attributes:
-        name: See ``results.AttackerResult``.
-        label: What a reader calls it.
-        readings: Of the store's rows.
-        tested: Of the run's test texts.
-        estimator: Of shares, from texts whose truth is known: ``tested``, and its own.
-        cost: Its seconds and queries; empty if they are not counted.
+    ``label``: what a reader calls it; ``estimator``: of shares, from texts whose truth is known, ``tested`` and its
+    own; ``cost``: its seconds and queries, empty if they are not counted.
     """
 
     name: Name
@@ -88,8 +75,7 @@ class AttackerReadings:
 class StoreReader(Reader):
     """Inverts vectors for an audit and compares the recovered texts with the vectors and with known texts.
 
-    Attributes:
-        kind: Kind of the last predictions: whether word order is meaningful.
+    ``kind`` is that of the last predictions: whether word order is meaningful.
     """
 
     kind: PredictionKind = "sequence"
@@ -127,13 +113,9 @@ def truths_of(rows: Sequence[Row]) -> list[Truth]:
 
 
 def held_out(rows: Sequence[Row], unchanged: bool, reader: StoreReader, vectors: Callable[[], Tensor]) -> list[Reading]:
-    """The recovered texts of the run's test texts, from predictions.jsonl unless the attack was changed.
+    """The recovered texts of the run's test texts: from predictions.jsonl if the attack's settings are ``unchanged``.
 
-    Args:
-        rows: Of the run's predictions.jsonl.
-        unchanged: Whether the attack's settings are those of that file.
-        reader: Inverts the vectors otherwise.
-        vectors: Gives vectors of the references, as the attacker would receive them, (n, d).
+    Otherwise ``vectors`` gives those of the references, as the attacker would receive them, (n, d).
     """
     if not unchanged:
         texts = reader.texts("test texts", vectors(), [row.index for row in rows])
@@ -179,11 +161,7 @@ def services(session: Session) -> tuple[CachedEmbedder, CachedEmbedder]:
 
 
 def check_same(session: Session, other: Session) -> None:
-    """Check that the attackers of two runs read the same vectors: of one embedder, and all through a denoiser or none.
-
-    Raises:
-        InputError: They do not; names the key ``also``.
-    """
+    """Check that attackers of two runs read the same vectors: of one embedder, and both through a denoiser or none."""
     if session.denoiser is not None and other.threat.adaptive:
         raise InputError(f"also={other.run}: {ADAPTIVE}")
     if (other.embedder.fingerprint, other.dimension) != (session.embedder.fingerprint, session.dimension):
@@ -219,8 +197,7 @@ def read_by(
 # -- lookups -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Lookup:
+class Lookup(NamedTuple):
     """The training texts and the embedder that has their vectors in its cache."""
 
     known: Sequence[str]
@@ -235,11 +212,9 @@ class Lookup:
     def texts(self, vectors: Tensor, defense: Defense | None = None) -> list[str]:
         """The nearest training text of each vector, (n, d).
 
-        Args:
-            vectors: As the attacker finds them.
-            defense: What changed them, fitted. The training vectors are compared as they are and defended, where both
-                have the dimension of ``vectors``; the way that comes closer to the vectors on average is taken, which
-                an attacker can see without a true text.
+        Behind a fitted defense, the training vectors are compared as they are and defended, where both have the
+        dimension of ``vectors``; the way that comes closer to the vectors on average is taken, which an attacker can
+        see without a true text.
         """
         ways: list[Defense | None] = [defense]
         if defense is not None and vectors.shape[1] == self.service.dimension:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,15 +32,9 @@ from unembed.reports.reading import ZeroFilled
 NEAREST = 10
 
 
-@dataclass(frozen=True, slots=True)
-class DefendedRows:
-    """Rows of the store under one defense.
-
-    Attributes:
-        defense: The defense, fitted; None for the undefended rows.
-        changed: Defended vectors, (n, k).
-        neighbours: Share of nearest neighbours kept; see ``neighbours_kept``.
-        received: As the attack receives them, filled with zeros, (n, d); None if they are longer than it accepts.
+class DefendedRows(NamedTuple):
+    """Rows of the store under one defense, fitted, or None: its vectors (n, k), and ``received`` by the attack, filled
+    with zeros (n, d), or None if they are longer than it accepts; ``neighbours``: see ``neighbours_kept``.
     """
 
     defense: Defense | None
@@ -49,8 +43,7 @@ class DefendedRows:
     received: Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
-class Trials:
+class Trials(NamedTuple):
     """The rows that defenses are tried on.
 
     Attributes:
@@ -97,11 +90,7 @@ class Trials:
 
 
 def prepare(defenses: Mapping[str, Defense], sample: Sample, truths: Mapping[int, Truth], limit: int) -> Trials:
-    """Apply each defense to the same rows: those with known true text if there are any, else evenly sampled ones.
-
-    Raises:
-        InputError: A defense cannot be fitted to these rows, or removes all of a vector; names the defense.
-    """
+    """Apply each defense to the same rows: those with known true text if there are any, else evenly sampled ones."""
     known = [row for row, place in enumerate(sample.positions) if place in truths]
     chosen = list(evenly(known or list(range(len(sample.positions))), limit))
     positions = [sample.positions[row] for row in chosen]

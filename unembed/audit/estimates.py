@@ -18,20 +18,19 @@ than ``SMALLEST`` known texts have such a part, as is so for mail addresses, the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt
 
 from unembed.audit.exposure import FREE, Items, class_of, entities_of, items_of, shown_classes
 from unembed.audit.results import DataClass, Kind, Reading, Share, Truth, largest
-from unembed.core.errors import InputError
 from unembed.metrics import calibration
 from unembed.metrics.entities import recovered_entities
 from unembed.metrics.tokens import words
 from unembed.runs import layout
+from unembed.runs.files import read_lines
 from unembed.scoring.recognisers import LABELS, Recognisers
 from unembed.scoring.taggers import Tagger
 
@@ -49,7 +48,6 @@ def _within(counts: tuple[int, int, int]) -> tuple[int, int, int]:
 Count = Annotated[tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt], AfterValidator(_within)]
 Counts = Mapping[str, tuple[int, int, int]]
 Group = Literal["classes", "kinds"]
-_NONE = (0, 0, 0)
 
 
 class Parts(NamedTuple):
@@ -77,25 +75,9 @@ class Scored(BaseModel):
 
 
 def read_scored(run: Path) -> list[Scored]:
-    """The lines of a run's calibration.jsonl; none if it has no such file.
-
-    Raises:
-        InputError: A line is not of the form above.
-    """
+    """The lines of a run's calibration.jsonl; none if it has no such file."""
     path = run / layout.CALIBRATION
-    scores = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not text in UTF-8 ({error.reason} at byte {error.start})") from error
-    for number, line in enumerate(lines, start=1):
-        try:
-            scores.append(Scored.model_validate_json(line))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise InputError(f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}") from error
-    return scores
+    return read_lines(path, Scored) if path.is_file() else []
 
 
 def scored(readings: Sequence[Reading], parts: Sequence[Parts] | None = None) -> list[Scored]:
@@ -139,11 +121,7 @@ def measured(read: Sequence[Reading], readable: float | None) -> Share | None:
 
 
 class Estimator:
-    """Shares of a store, from texts of one attacker whose truth is known; one calibration is kept for each threshold.
-
-    Attributes:
-        known: The scores of these texts.
-    """
+    """Shares of a store, from ``known`` scores of one attacker; one calibration is kept for each threshold."""
 
     def __init__(self, known: Sequence[Scored]) -> None:
         self.known = list(known)
@@ -181,13 +159,9 @@ def _fit(known: Sequence[Scored], hits: Sequence[int], totals: Sequence[int] | N
 def counted(
     truths: Sequence[str | None], recovered: Sequence[str], tagger: Tagger | None, *, ordered: bool
 ) -> list[Parts]:
-    """The counts of each text.
+    """The counts of each text; unknown truths count as empty, and without a tagger entities are found by form.
 
-    Args:
-        truths: The true texts; None where it is not known, which then counts as empty.
-        recovered: What was recovered of each.
-        tagger: Finds entities; None: they are found by form.
-        ordered: Whether the order of recovered words is meaningful.
+    ``ordered``: whether the order of recovered words is meaningful.
     """
     texts = [*((one or "") for one in truths), *recovered]
     spans = (tagger or Recognisers()).tag(texts)
@@ -211,14 +185,9 @@ def _counts(true: Items, written: Items, recovered: str, ordered: bool) -> Count
     return counts
 
 
-@dataclass(frozen=True, slots=True)
-class PartEstimator:
-    """Shares of parts that come back, of one attacker.
-
-    Attributes:
-        readings: Its texts of the store.
-        written: The parts of each.
-        known: Scores of texts whose truth is known, with the counts of their parts.
+class PartEstimator(NamedTuple):
+    """Shares of parts that come back, of one attacker: the parts ``written`` in each of its readings of the store, and
+    ``known`` scores of texts whose truth is known, with the counts of their parts.
     """
 
     readings: Sequence[Reading]
@@ -248,40 +217,18 @@ class PartEstimator:
 
     def total(self, group: Group, name: str) -> int:
         """How many parts of a class or kind the recovered texts have."""
-        return sum(self._written(group, name))
+        return sum(_count(getattr(parts, group), name)[2] for parts in self.written)
 
-    def share(self, group: Group, name: str) -> Share | None:
-        """The share of these parts of the store that comes back; None if nothing is known of entities."""
-        known = self._known(lambda score: _count(score, group, name))
-        if len(known) < calibration.SMALLEST:
-            known = self._entities()
-        return self._estimated(known, self._written(group, name))
+    def share(self, group: Group, name: str | None) -> Share | None:
+        """The share of the store's parts of this name that comes back, None standing for entities of all kinds.
 
-    def entities(self) -> Share | None:
-        """The share of the store's entities of any kind that comes back; None if nothing is known of them."""
-        return self._estimated(self._entities(), [_sum(parts.kinds)[2] for parts in self.written])
-
-    def _written(self, group: Group, name: str) -> list[int]:
-        return [getattr(parts, group).get(name, _NONE)[2] for parts in self.written]
-
-    def _entities(self) -> list[tuple[Scored, int, int]]:
-        """Entities of any kind: calibration.jsonl counts those that only a tagger finds by class."""
-        tagged = any(name not in LABELS for name in self.names("kinds"))
-
-        def count(score: Scored) -> tuple[int, int, int]:
-            if tagged and score.source != TEST_TEXTS:
-                return _sum({name: one for name, one in (score.classes or {}).items() if name != FREE})
-            return _sum(score.kinds or {})
-
-        return self._known(count)
-
-    def _known(self, count: Callable[[Scored], tuple[int, int, int]]) -> list[tuple[Scored, int, int]]:
-        """The known texts that have such parts: how many, and how many came back."""
-        counts = ((score, *count(score)[:2]) for score in self.known)
-        return [one for one in counts if one[1]]
-
-    def _estimated(self, known: Sequence[tuple[Scored, int, int]], written: Sequence[int]) -> Share | None:
+        None if nothing is known of entities.
+        """
+        written = [_count(getattr(parts, group), name)[2] for parts in self.written]
         rows = [(read, count) for read, count in zip(self.readings, written, strict=True) if count]
+        known = self._known(group, name)
+        if len(known) < calibration.SMALLEST:
+            known = self._known("kinds", None)
         if len(known) < calibration.SMALLEST or not rows:
             return None
         scores, totals, back = zip(*known, strict=True)
@@ -289,19 +236,28 @@ class PartEstimator:
         estimate = _fit(scores, back, totals).share(*features(read), weights=weights)
         return Share.estimated(estimate, sum(weights))
 
+    def _known(self, group: Group, name: str | None) -> list[tuple[Scored, int, int]]:
+        """The known texts that have such parts: how many, and how many came back."""
+        tagged = name not in LABELS if name else any(kind not in LABELS for kind in self.names("kinds"))
+        by_class = group == "kinds" and tagged  # calibration.jsonl counts what only a tagger finds by class
+        known = []
+        for score in self.known:
+            if by_class and score.source != TEST_TEXTS:
+                counts = {one: count for one, count in (score.classes or {}).items() if one != FREE}
+                total, back, _ = _count(counts, name and class_of(name))
+            else:
+                total, back, _ = _count(getattr(score, group) or {}, name)
+            if total:
+                known.append((score, total, back))
+        return known
 
-def _sum(counts: Counts) -> tuple[int, int, int]:
-    """Of all names together."""
+
+def _count(counts: Counts, name: str | None) -> tuple[int, int, int]:
+    """Of a name, or of all together."""
+    if name is not None:
+        return counts.get(name, (0, 0, 0))
     total, back, written = (sum(one[part] for one in counts.values()) for part in range(3))
     return total, back, written
-
-
-def _count(score: Scored, group: Group, name: str) -> tuple[int, int, int]:
-    """Parts of a known text; a kind that a tagger finds is only a class in calibration.jsonl."""
-    counts: Counts = getattr(score, group) or {}
-    if group == "kinds" and name not in LABELS and score.source != TEST_TEXTS:
-        counts, name = score.classes or {}, class_of(name)
-    return counts.get(name, _NONE)
 
 
 def estimated_classes(own: Sequence[PartEstimator], tagger: Tagger | None) -> list[DataClass]:
@@ -325,7 +281,7 @@ def estimated_kinds(own: Sequence[PartEstimator]) -> list[Kind]:
 
 def estimated_entities(own: Sequence[PartEstimator]) -> Share | None:
     """The share of entities of any kind, of the attacker who recovers most."""
-    return largest(one.entities() for one in own)
+    return largest(one.share("kinds", None) for one in own)
 
 
 def _most(own: Sequence[PartEstimator], group: Group, name: str) -> tuple[int, Share | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from omegaconf import DictConfig
@@ -14,18 +13,17 @@ from torch import Tensor
 from unembed.audit.attackers import AttackerReadings, AuditedRows, Lookup, StoreReader, among_others
 from unembed.audit.defenses import Trials
 from unembed.audit.estimates import (
+    Estimator,
     PartEstimator,
     estimated_classes,
     estimated_entities,
     estimated_kinds,
     features,
     length,
-    measured,
     was_read,
 )
-from unembed.audit.exposure import Found, leaked_classes, leaked_entities, leaked_kinds, places
-from unembed.audit.masking import masked
-from unembed.audit.results import AttackerResult, Audit, Reading, Row, Share, Truth, largest
+from unembed.audit.exposure import Found, leaked_classes, leaked_entities, leaked_kinds, masked, places
+from unembed.audit.results import AttackerResult, Audit, Reading, Row, Truth, largest
 from unembed.core.commands import quoted
 from unembed.datamodules.vector_stores.sampling import Sample
 from unembed.metrics import calibration
@@ -54,20 +52,15 @@ def evaluate(
 ) -> Audit:
     """Evaluate the texts that the attackers recovered, and try the defenses.
 
-    Args:
-        settings: The settings of configs/audit.yaml.
-        config: The run's configuration with overrides.
-        rows: What was read.
-        own: The attackers, the run's attack first and the closest text of all last.
-        tagger: Finds entities; None uses recognisers that need no model.
-        trials: The defenses to try.
-        reader: Inverts vectors with the run's attack.
-        lookup: The attacker that knows the defenses; None if there is none.
+    Of the attackers, ``own``, the run's attack is first and the closest text of all last; ``reader`` inverts vectors
+    with the run's attack, and ``lookup`` knows the defenses. Without a tagger, recognisers that need no model find
+    entities.
     """
     ordered, last, sample = reader.kind == "sequence", own[-1], rows.sample
     finder = tagger or Recognisers()
     truths = _with_entities(rows.truths, finder)
     by_label = any(one and one.spans for one in rows.truths)
+    tagged = type(tagger).__name__ if tagger else "their form alone (mail addresses, cards, ...)"
     attackers = [_result(one, settings.readable, ordered) for one in own]
     calibrated = last.estimator.calibrated(settings.readable)
     ranked = _ranked(settings, sample, truths, last.readings, calibrated, finder)
@@ -83,7 +76,7 @@ def evaluate(
         run=_run(settings, config),
         threshold=settings.readable,
         masked=not settings.show_text,
-        tagged="the labels of the true texts" if by_label else _tagged(tagger),
+        tagged="the labels of the true texts" if by_label else tagged,
         readable=largest(one.readable for one in attackers),
         exact=largest(one.exact for one in attackers),
         attackers=attackers,
@@ -95,11 +88,10 @@ def evaluate(
         tried_on=len(trials.chosen),
     )
     if audit.measured:
-        best = max(own, key=lambda one: _value(measured(one.readings, settings.readable)))
-        guesses = {"readable": best.estimator.estimated(best.readings, settings.readable)}
-        if ordered:
-            guesses["exact"] = best.estimator.estimated(best.readings, None)
-        audit.estimated = {name: guess for name, guess in guesses.items() if guess is not None}
+        best = own[attackers.index(max(attackers, key=lambda one: one.readable.value if one.readable else 0.0))]
+        for name, threshold in (("readable", settings.readable), *([("exact", None)] if ordered else [])):
+            if (guess := best.estimator.estimated(best.readings, threshold)) is not None:
+                audit.estimated[name] = guess
         places_ = [row for row, one in enumerate(truths) if one is not None]
         true = [one for one in truths if one is not None]
         read = [[one.readings[row] for row in places_] for one in own]
@@ -130,7 +122,7 @@ def evaluate(
             f"Nothing can be estimated: the run has {len(audit.known)} test texts of known truth, and it takes "
             f"{calibration.SMALLEST}. Test it (evaluate.py), or give the true texts of some rows (texts=<file>)."
         )
-    trials = replace(trials, truths=[truths[row] for row in trials.chosen])
+    trials = trials._replace(truths=[truths[row] for row in trials.chosen])
     audit.tried = trials.results(own, reader, lookup, settings.readable)
     return audit
 
@@ -152,18 +144,9 @@ def _insider(
     """Who knows the other texts of the store; ``vectors`` (n, d) are those of the ``truths``."""
     if len(truths) < 2:
         return None
+    label = f"lookup among the {len(truths) - 1:,} other known texts of the store"
     readings = reader.readings(among_others(vectors, truths), vectors, truths)
-    return AttackerResult(
-        name="lookup",
-        readable=measured(readings, readable),
-        exact=measured(readings, None) if ordered else None,
-        cosine=sum(one.cosine for one in readings) / len(readings),
-        label=f"lookup among the {len(truths) - 1:,} other known texts of the store",
-    )
-
-
-def _value(share: Share | None) -> float:
-    return 0.0 if share is None else share.value
+    return _result(AttackerReadings("lookup", label, readings, [], Estimator([])), readable, ordered)
 
 
 def _words(reading: Reading) -> str:
@@ -187,8 +170,9 @@ def _ranked(
     for place, spans in enumerate(tagger.tag([one.text for one in readings])):
         reading, truth = readings[place], truths[place]
         masks = entities = places(reading.text, truth, spans)
-        if truth is not None:
-            entities = tuple(span for span in masks if _stands(span_text(reading.text, span), truth))
+        if truth is not None:  # those that stand in the true text
+            values = ((span, span_text(reading.text, span)) for span in masks)
+            entities = tuple(span for span, value in values if recovered_entities([value], truth.text, ordered=True))
         row = Row(
             id=sample.ids[place],
             position=sample.positions[place],
@@ -206,11 +190,6 @@ def _ranked(
     return sorted(
         rows, key=lambda one: (-one[0].rank, -(one[0].f1 or 0), -one[0].cosine, -len(one[1].text), one[0].position)
     )
-
-
-def _stands(value: str, truth: Truth) -> bool:
-    """Whether an entity of a recovered text stands in the true text."""
-    return recovered_entities([value], truth.text, ordered=True) > 0
 
 
 def _examples(rows: Sequence[tuple[Row, Reading]]) -> list[Row]:
@@ -276,9 +255,8 @@ def _shift(audit: Audit) -> list[str]:
 
 
 def _run(settings: DictConfig, config: DictConfig) -> dict[str, str]:
-    choices = config.choices
-    named = {name: str(choices[name]) for name in ("attack", "embedder", "datamodule", "defense") if name in choices}
-    named["data"] = named.pop("datamodule", "")
+    groups = {"attack": "attack", "embedder": "embedder", "defense": "defense", "data": "datamodule"}
+    named = {name: str(config.choices.get(group) or "") for name, group in groups.items()}
     return {"directory": str(settings.run_as), **{name: value for name, value in named.items() if value}}
 
 
@@ -286,7 +264,3 @@ def _named(settings: DictConfig, store: str) -> tuple[str, ...]:
     """The overrides that name the store; a collection that was not chosen is the only one: ``chroma:db (notes)``."""
     collection = settings.collection or store.partition(f"{settings.vectors} (")[2].removesuffix(")")
     return (f"vectors={settings.vectors}", *([f"collection={quoted(collection)}"] if collection else []))
-
-
-def _tagged(tagger: Tagger | None) -> str:
-    return "their form alone (mail addresses, cards, ...)" if tagger is None else type(tagger).__name__

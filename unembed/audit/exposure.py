@@ -1,4 +1,5 @@
-"""What leaks of texts whose truth is known: by kind of entity, and by class (names, numbers, dates, other words).
+"""What leaks of texts whose truth is known, by kind of entity and by class (names, numbers, dates, other words); and
+what of a text is masked where it is shown to others.
 
     Ada Bell called 555-123-4567 twice      names: Ada Bell; phone: 555-123-4567; free text: called, twice
 
@@ -13,6 +14,7 @@ capitalised words are taken for names.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
@@ -41,11 +43,29 @@ Items = Mapping[str, Sequence[str]]  # values of a text by class or label
 Found = Literal["labels", "tagger", "form"]
 
 
+HIDDEN = "•"
+# A word between spaces, with or without punctuation around it: parts of addresses, user names and links are none.
+_WHOLE_WORD = re.compile(
+    r"(?<![^\s-])[\"'(\u201c\u2018]*"
+    r"(?P<word>[^\W\d_]+(?:['\u2019][^\W\d_]+)?)"
+    r"(?=[.,;:!?)\"'\u201d\u2019\u2026]*(?:[\s-]|$))"
+)
+
+
 @cache
 def classes() -> dict[str, str]:
     """The class of each label in classes.yaml."""
-    table = yaml.safe_load(Path(__file__).with_name("classes.yaml").read_text(encoding="utf-8"))
-    return {label: name for name, labels in table.items() for label in labels}
+    return {label: name for name, labels in _table("classes.yaml").items() for label in labels}
+
+
+@cache
+def common_words() -> frozenset[str]:
+    """The words of common_words.yaml, and stop words."""
+    return STOP_WORDS | frozenset(_table("common_words.yaml")["words"].split())
+
+
+def _table(name: str) -> Any:
+    return yaml.safe_load(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
 
 def class_of(label: str) -> str:
@@ -60,10 +80,10 @@ def items(text: str, spans: Sequence[Span], without: Collection[str]) -> Items:
     for start, end, _ in parts:
         taken[start:end] = b"\1" * (end - start)
     (by_form,) = Recognisers().tag([text])
-    found = [(span.start, span.end, class_of(span.label)) for span in by_form]
-    found += [(*match.span(), NUMBERS) for match in _NUMBER.finditer(text)]
-    found += [(start, end, NAMES) for start, end in _names(text)]
-    for start, end, name in found:
+    found_by_form = [(span.start, span.end, class_of(span.label)) for span in by_form]
+    found_by_form += [(*match.span(), NUMBERS) for match in _NUMBER.finditer(text)]
+    found_by_form += [(start, end, NAMES) for start, end in _names(text)]
+    for start, end, name in found_by_form:
         if name in without and not any(taken[start:end]):
             parts.append((start, end, name))
             taken[start:end] = b"\1" * (end - start)
@@ -125,11 +145,8 @@ def leaked_classes(
 ) -> list[DataClass]:
     """Of each class in the true texts, the share that the attacker who reads most of it recovers.
 
-    Args:
-        truths: The true texts with their entities; their classes are not searched for by form.
-        by_attacker: Each attacker's texts, in the order of ``truths``.
-        found: How the entities were found.
-        ordered: Whether the order of recovered words is meaningful.
+    ``by_attacker`` has each attacker's texts in the order of the ``truths``, whose labelled classes, ``found`` in this
+    way, are not searched for by form. ``ordered``: whether the order of recovered words is meaningful.
     """
     values, labels = items_of([one.text for one in truths], [one.spans for one in truths])
     return [
@@ -184,3 +201,47 @@ def places(text: str, truth: Truth | None, spans: Sequence[Span]) -> tuple[Span,
         if all(one.end <= other.start or other.end <= one.start for other in chosen):
             chosen.append(one)
     return tuple(sorted(chosen, key=lambda span: span.start))
+
+
+# -- masking -----------------------------------------------------------------------------------------------------------
+
+
+def masked(text: str, spans: Sequence[Span] = ()) -> str:
+    """``text`` of which common English words stay, and all others become their shape: ``[PERSON]'x card is 0000 0000``.
+
+    What stays is on a list, written in lower case or at the beginning of a sentence: no other name is shown, however it
+    is written. Letters of other words become x or X and digits 0; punctuation and single spaces stay. ``spans`` become
+    their labels, since the length of a name reveals much about it; one that overlaps an earlier one is shortened.
+    """
+    shown = [_shape(one) for one in text]
+    for match in _WHOLE_WORD.finditer(text):
+        if _is_common(match["word"], text[: match.start()], text[match.end("word") :]):
+            shown[slice(*match.span("word"))] = match["word"]
+    parts: list[str] = []
+    position = 0
+    for span in sorted(spans, key=lambda span: (span.start, span.end)):
+        if span.end > position and span.start < len(text):
+            parts += [*shown[position : max(position, span.start)], f"[{span.label}]"]
+            position = span.end
+    return " ".join("".join([*parts, *shown[position:]]).split())
+
+
+def _is_common(word: str, before: str, after: str) -> bool:
+    """Whether a word between two texts is on the list, and written as no name is, nor as an initial of one."""
+    plain = word.lower().replace("\u2019", "'")
+    if plain not in common_words() or (len(word) == 1 and (plain not in "ai" or after.startswith("."))):
+        return False
+    return word[0].islower() or word == "I" or word.startswith(("I'", "I\u2019")) or begins_sentence(before)
+
+
+def _shape(character: str) -> str:
+    """The mask of a character by its Unicode category, so that every script is masked."""
+    category = unicodedata.category(character)
+    if character in "\t\n\r":
+        return " "
+    # A combining accent goes: its letter is masked.
+    shapes = {"Lu": "X", "Lt": "X", "L": "x", "N": "0", "M": "", "Z": " "}
+    shape = shapes.get(category, shapes.get(category[0]))
+    if shape is not None:
+        return shape
+    return character if character.isascii() and character.isprintable() else HIDDEN

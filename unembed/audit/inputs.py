@@ -16,8 +16,7 @@ from unembed.audit.results import Truth
 from unembed.core.commands import command
 from unembed.core.errors import InputError, did_you_mean, shortened
 from unembed.core.examples import Example
-from unembed.datamodules.sources.base import Fields
-from unembed.datamodules.sources.file_rows import existing, rows
+from unembed.datamodules.sources.base import Fields, existing, rows
 from unembed.datamodules.truncation import Truncation
 from unembed.datamodules.vector_stores.sampling import Sample, VectorStore, stored_texts
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -34,15 +33,11 @@ def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
 
     A row names its vector by ``index`` (position, from 0) or ``id`` (the store's); without either, the
     texts are assigned to the vectors in order. ``spans`` and ``language`` of a row are read too.
-
-    Raises:
-        InputError: The file cannot be read, the store lacks an id, a vector has two texts, or texts in order are not as
-            many as the vectors.
     """
     file = existing(name, "texts")
     ordered = 0
     places = {one: place for place, one in enumerate(store.ids)}
-    found: dict[int, Truth] = {}
+    truths: dict[int, Truth] = {}
     for line, row in rows(file, "text"):
         where = f"{file}:{line}"
         fields = Fields(spans="spans" if "spans" in row else None, language="language" if "language" in row else None)
@@ -62,47 +57,39 @@ def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
             place = places[wanted]
         else:
             place, ordered = line - 1, line
-        if place in found and place < len(places):
+        if place in truths and place < len(places):
             raise InputError(f"{where}: a second text for the vector {store.ids[place]}")
-        found[place] = Truth(example.text, example.spans, example.language)
-    if not found:
+        truths[place] = Truth(example.text, example.spans, example.language)
+    if not truths:
         raise InputError(f"texts={name}: holds no text")
     if ordered and ordered != len(places):
         raise InputError(
             f"texts={name}: {ordered:,} texts in order for {len(places):,} vectors; name the vector of each by "
             "index or id"
         )
-    return found
+    return truths
 
 
 def stored_truths(texts: str, store: VectorStore, positions: Sequence[int]) -> tuple[dict[int, Truth], list[str]]:
-    """The texts that the store holds beside the vectors at these positions; and warnings.
-
-    Raises:
-        InputError: The store holds vectors alone, has no such field, or no text in these rows.
-    """
+    """The texts that the store holds beside the vectors at these positions; and warnings."""
     wanted = texts.partition(":")[2] or None
-    field, found = stored_texts(store, positions, wanted)
+    field, known = stored_texts(store, positions, wanted)
     warnings = []
-    if wanted is None or len(found) < len(positions):
+    if wanted is None or len(known) < len(positions):
         warnings.append(
-            f"The true texts are those in {field!r} of the store, which {len(found):,} of {len(positions):,} rows have."
+            f"The true texts are those in {field!r} of the store, which {len(known):,} of {len(positions):,} rows have."
         )
-    return {place: Truth(text) for place, text in found.items()}, warnings
+    return {place: Truth(text) for place, text in known.items()}, warnings
 
 
 def check_truths(
     truths: Mapping[int, Truth], sample: Sample, embedder: CachedEmbedder, config: DictConfig, trusted: bool
 ) -> tuple[dict[int, Truth], list[str]]:
-    """The true texts whole or cut like the run's texts, whichever matches the vectors better; and warnings.
-
-    Raises:
-        InputError: The texts do not belong to the vectors, and are not ``trusted``.
-    """
+    """The true texts whole or cut like the run's texts, whichever matches the vectors better; and warnings."""
     places = [place for place in sample.positions if place in truths]
     rows_of = {place: row for row, place in enumerate(sample.positions)}
     vectors = sample.vectors[[rows_of[place] for place in places]]
-    whole = [_example(truths[place]) for place in places]
+    whole = [Example(0, truths[place].text, truths[place].spans, truths[place].language) for place in places]
     data = config.datamodule
     cutter = Truncation(data.get("max_tokens", 32), data.get("tokenizer", "minilm"))
     cut = list(cutter.cut(whole))
@@ -142,26 +129,22 @@ def _made_otherwise(
         return None
     step = -(-len(examples) // TRIED)
     texts = [one.text for one in examples[::step]]
-    found = {
+    medians = {
         one: statistics.median(cosine_rows(one.embedder.embed(texts), vectors[::step]).tolist())
         for one in variants(embedder.embedder, prefixes=True)
     }
-    nearest = max(found, key=lambda one: found[one], default=None)
-    if nearest is None or found[nearest] <= SAME or 1 - found[nearest] > (1 - median) / 2:
+    nearest = max(medians, key=lambda one: medians[one], default=None)
+    if nearest is None or medians[nearest] <= SAME or 1 - medians[nearest] > (1 - median) / 2:
         return None
     variant = {f"embedder.{nearest.key}": nearest.value}
     remedy = command("train", "embedder=transformer", "embedder.model=<that of the run>", **variant)
     return (
         f"The vectors are those of the texts with the {nearest.key} {nearest.value!r} (median cosine "
-        f"{found[nearest]:.3f}; {median:.3f} as the run's embedder makes them): an attacker who trains on such vectors "
-        f"reads more: {remedy}."
+        f"{medians[nearest]:.3f}; {median:.3f} as the run's embedder makes them): an attacker who trains on such "
+        f"vectors reads more: {remedy}."
     )
 
 
 def _cosines(examples: Sequence[Example], vectors: Tensor, embedder: CachedEmbedder) -> list[float]:
     found: list[float] = cosine_rows(embedder.embed([one.text for one in examples], "scoring"), vectors).tolist()
     return found
-
-
-def _example(truth: Truth) -> Example:
-    return Example(0, truth.text, truth.spans, truth.language)

@@ -17,6 +17,7 @@ from unembed.audit.estimates import Scored, counted
 from unembed.core.atomic_files import read_json, write_file
 from unembed.core.errors import InputError
 from unembed.metrics.tokens import same_words, token_overlap, words
+from unembed.reports.output import environment
 from unembed.runs import layout
 from unembed.runs.files import read_rows
 
@@ -34,40 +35,31 @@ def write_card(
     tested: Mapping[str, Mapping[str, Any]],
     scores: Sequence[Scored],
 ) -> None:
-    """Write README.md.
+    """Write README.md into the folder of an exported attacker, which has everything else in it.
 
-    Args:
-        folder: The exported attacker, with everything else in it.
-        name: What it is opened by.
-        config: Its configuration.
-        tested: metrics.json of each test, by what the texts were.
-        scores: Lines of calibration.jsonl; may be empty.
+    ``tested`` has metrics.json of each test, by what the texts were; ``scores`` are lines of calibration.jsonl.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(  # Markdown, not HTML: nothing is escaped
-        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
     record = read_json(folder / layout.RECORD)
-    text = environment.get_template("model_card.md.jinja").render(
-        name=name,
-        config=config,
-        record=record,
-        training=record.get("training") or {},
-        megabytes=(folder / layout.CHECKPOINT).stat().st_size / 1e6,
-        files=read_json(folder / layout.DATA)["files"],
-        metrics=list(_METRICS.values()),
-        tested=[(title, found.get("examples"), _shown(found)) for title, found in tested.items()],
-        sources=_means(scores, lambda one: one.source, sorted({one.source for one in scores})),
-        lengths=_means(scores, _length, [_range(*bounds) for bounds in _LENGTHS]),
+    text = (
+        environment()
+        .get_template("audit/model_card.md.jinja")
+        .render(
+            name=name,
+            config=config,
+            record=record,
+            training=record.get("training") or {},
+            megabytes=(folder / layout.CHECKPOINT).stat().st_size / 1e6,
+            files=read_json(folder / layout.DATA)["files"],
+            metrics=list(_METRICS.values()),
+            tested=[
+                (title, own.get("examples"), ["" if own.get(key) is None else f"{own[key]:.1f}" for key in _METRICS])
+                for title, own in tested.items()
+            ],
+            sources=_means(scores, lambda one: one.source, sorted({one.source for one in scores})),
+            lengths=_means(scores, _length, [_range(*bounds) for bounds in _LENGTHS]),
+        )
     )
     write_file(folder / layout.CARD, text)
-
-
-def _shown(found: Mapping[str, Any]) -> list[str]:
-    values = [found.get(key) for key in _METRICS]
-    return ["" if value is None else f"{value:.1f}" for value in values]
 
 
 def _means(
@@ -76,11 +68,11 @@ def _means(
     """Name, texts, mean word F1 and share of exact texts, in percent, of each group with enough texts."""
     rows = []
     for group in groups:
-        found = [one for one in scores if group_of(one) == group]
-        if len(found) >= _FEWEST:
-            f1 = sum(one.f1 for one in found) / len(found)
-            exact = 100 * sum(bool(one.exact) for one in found) / len(found)
-            rows.append((group, len(found), f"{f1:.1f}", f"{exact:.1f}"))
+        own = [one for one in scores if group_of(one) == group]
+        if len(own) >= _FEWEST:
+            f1 = sum(one.f1 for one in own) / len(own)
+            exact = 100 * sum(bool(one.exact) for one in own) / len(own)
+            rows.append((group, len(own), f"{f1:.1f}", f"{exact:.1f}"))
     return rows
 
 
@@ -97,9 +89,6 @@ def calibration(evaluations: Sequence[Path]) -> list[Scored]:
 
     The source of a text is its attribute ``source`` (``datamodule.attributes=[source]``), else the name of the
     evaluation's directory.
-
-    Raises:
-        InputError: predictions.jsonl cannot be read, or a source is no short name.
     """
     return [scores for directory in evaluations for scores in _of(directory)]
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter
 from pydantic.json_schema import SkipJsonSchema
 
 from unembed.core.atomic_files import read_json
@@ -24,6 +23,7 @@ from unembed.core.examples import Span
 from unembed.metrics.calibration import Estimate
 from unembed.metrics.statistics import clustered, wilson
 from unembed.reports.numbers import interval, shown
+from unembed.runs.files import validated
 
 VALUES, VERSION = "audit.json", 1
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -31,8 +31,7 @@ Cosine = Annotated[float, Field(ge=-1.001, le=1.001)]
 Percent = Annotated[float, Field(ge=0, le=100)]
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
+class Truth(NamedTuple):
     """The true text of a row, cut as it was embedded."""
 
     text: str
@@ -40,8 +39,7 @@ class Truth:
     language: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """The text recovered from one vector; ``cosine`` compares its embedding with that vector.
 
     ``f1`` (0 to 100) and ``exact`` (the same words in their order) are None if the true text is unknown; ``exact`` is
@@ -154,6 +152,13 @@ class Row(_Part):
         return max(self.entities, 0.1) * (self.cosine if self.probability is None else self.probability)
 
     @property
+    def outcome(self) -> str:
+        """How right the text is, where its truth is known."""
+        if self.f1 is None:
+            return ""
+        return "word for word" if self.exact else f"word F1 {self.f1:.0f} %"
+
+    @property
     def is_readable(self) -> bool:
         """Whether it is, where its truth is known; else whether that is more likely than not."""
         return (self.probability or 0.0) > 0.5
@@ -203,6 +208,12 @@ class DefenseResult(_Part):
     def worst(self) -> Share | None:
         """The larger of the shares that the attackers recover."""
         return largest((self.readable, self.lookup))
+
+
+def least_read(tried: Sequence[DefenseResult]) -> DefenseResult | None:
+    """The defense that leaves its best attacker least; of several, the one that keeps most neighbours."""
+    known = [(one.worst.value, -one.neighbours, one) for one in tried if one.worst is not None]
+    return min(known, key=lambda one: one[:2])[2] if known else None
 
 
 class Condition(_Part):
@@ -320,11 +331,7 @@ class Audit(_Part):
 
 
 def read_audit(path: Path) -> Audit:
-    """Read audit.json of an earlier audit.
-
-    Raises:
-        InputError: Missing, not an audit, or of a version that is not known; names the key ``baseline``.
-    """
+    """Read audit.json of an earlier audit."""
     if not path.is_file():
         raise InputError(f"baseline={path}: no such file; give the audit.json of an earlier audit")
     content = read_json(path)
@@ -332,11 +339,7 @@ def read_audit(path: Path) -> Audit:
     if version != VERSION:
         said = "it has no version" if version is None else f"its version is {version}"
         raise InputError(f"baseline={path}: {said}; version {VERSION} can be compared: run that audit again")
-    try:
-        return Audit.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"baseline={path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return validated(TypeAdapter(Audit), content, f"baseline={path}")
 
 
 def schema() -> str:

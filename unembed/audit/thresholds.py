@@ -15,9 +15,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from unembed.audit.exposure import OTHER, shown_classes
-from unembed.audit.results import Audit, Change, Condition, Share, Threshold
+from unembed.audit.results import Audit, Change, Condition, Threshold
 from unembed.core.errors import InputError, did_you_mean
-from unembed.reports.numbers import shown
 
 KEY = "fail_on"
 SHARES = ("readable", "exact", "entities")
@@ -29,11 +28,7 @@ _FORM = re.compile(r"\s*([\w.\- ]+?)\s*>\s*(\d+(?:\.\d+)?)\s*%?\s*")
 
 
 def parse(text: str | None) -> list[Condition]:
-    """The conditions of ``fail_on``; none for null.
-
-    Raises:
-        InputError: Not ``name>percent``, an unknown name or class, or a percentage above 100.
-    """
+    """The conditions of ``fail_on``; none for null."""
     conditions = []
     for part in (text or "").split(","):
         if not part.strip():
@@ -58,9 +53,6 @@ def check_kinds(conditions: Sequence[Condition], kinds: Collection[str], *, any_
         conditions: The thresholds.
         kinds: Kinds in the true texts, and those that the tagger finds.
         any_kind: Whether the tagger may find others, which are not known before.
-
-    Raises:
-        InputError: A condition on another kind, which would hold whatever leaks.
     """
     for one in conditions:
         label = one.name.removeprefix(KIND)
@@ -82,45 +74,24 @@ def judge(conditions: Sequence[Condition], audit: Audit) -> list[Threshold]:
 
 
 def _compared(one: Condition, audit: Audit) -> Threshold:
-    def outcome(passed: bool, said: str, share: Share | None = None) -> Threshold:
-        return Threshold(name=one.name, percent=one.percent, passed=passed, said=said, share=share)
-
-    parts = {f"{KIND}{kind.label}": kind.share for kind in audit.kinds}
-    parts |= {f"{CLASS}{each.name}": each.share for each in audit.classes if each.total}
+    shares = {f"{KIND}{kind.label}": kind.share for kind in audit.kinds}
+    shares |= {f"{CLASS}{each.name}": each.share for each in audit.classes if each.total}
     if audit.kinds:
-        parts["entities"] = audit.entities
-    if one.name not in ("readable", "exact", *parts):
-        where = "in the true texts" if audit.measured else "in the recovered texts"
-        return outcome(True, f"{one.text}: none was found {where}")
-    share = parts[one.name] if one.name in parts else _largest(one.name, audit)
-    if share is None:
+        shares["entities"] = audit.entities
+    for name in ("readable", "exact"):  # of the attacker whose interval reaches highest
+        known = (share for each in (audit, *audit.attackers) if (share := getattr(each, name)) is not None)
+        shares[name] = max(known, key=lambda share: share.high, default=None)
+    share, passed = shares.get(one.name), False
+    if one.name not in shares:
+        passed, said = True, f"{one.text}: none was found in the {'true' if audit.measured else 'recovered'} texts"
+    elif share is None:
         said = f"{KEY}={one.text}: cannot be judged, since it was neither measured nor estimated; give texts=<file>"
-        return outcome(False, said)
-    upper = round(100 * share.high, _DIGITS)
-    said = f"{one.text}: {share.shown} (95 % interval {share.reach})"
-    if upper > one.percent:
-        said += f": its upper end, {upper:.6g} %, is above {one.percent:g} %"
-    return outcome(upper <= one.percent, said, share)
-
-
-def _largest(name: str, audit: Audit) -> Share | None:
-    """The share of the attacker whose interval reaches highest; ``name`` is readable or exact."""
-    shares = [getattr(one, name) for one in (audit, *audit.attackers)]
-    return max((one for one in shares if one is not None), key=lambda one: one.high, default=None)
-
-
-def thresholds_in_short(thresholds: Sequence[Threshold]) -> str:
-    """One sentence: how many thresholds are exceeded, and by how much the first; empty for none."""
-    failed = [one for one in thresholds if not one.passed]
-    if not failed:
-        if len(thresholds) > 1:
-            return f"All {len(thresholds)} thresholds hold."
-        return "The threshold holds." if thresholds else ""
-    first = failed[0]
-    more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-    if first.share is None:
-        return f"FAILED: {first.text} could not be judged{more}."
-    return f"FAILED: {first.text}, since the interval reaches {shown('share', first.share.high)}{more}."
+    else:
+        upper = round(100 * share.high, _DIGITS)
+        passed, said = upper <= one.percent, f"{one.text}: {share.shown} (95 % interval {share.reach})"
+        if not passed:
+            said += f": its upper end, {upper:.6g} %, is above {one.percent:g} %"
+    return Threshold(name=one.name, percent=one.percent, passed=passed, said=said, share=share)
 
 
 # -- since an earlier audit --------------------------------------------------------------------------------------------
@@ -156,15 +127,3 @@ def incomparable(audit: Audit, before: Audit) -> list[str]:
     if audit.readable is not None and before.readable is not None and audit.measured != before.measured:
         warnings.append("Only one of the two audits was measured on true texts; the other one estimates.")
     return warnings
-
-
-def changes_in_short(every: Sequence[Change]) -> str:
-    """The sentence of the first share; empty for none."""
-    if not every:
-        return ""
-    one = every[0]
-    moved = "changed" if one.apart else "did not change beyond chance"
-    return (
-        f"Since the baseline: {one.name} {moved}: {one.after.shown} ({one.after.reach}), {one.before.shown} "
-        f"({one.before.reach}) before."
-    )

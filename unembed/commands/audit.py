@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Literal
 from unembed import launch
 from unembed.core.errors import InputError
 from unembed.launch import locations
+from unembed.launch.overrides import as_list
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -40,7 +41,7 @@ def check_given(settings: DictConfig) -> None:
     """Check what needs no attacker, before torch is imported: thresholds, and whatever lies on this machine."""
     from unembed.audit.results import VALUES, read_audit
     from unembed.audit.thresholds import parse
-    from unembed.datamodules.sources.file_rows import existing
+    from unembed.datamodules.sources.base import existing
     from unembed.datamodules.vector_stores.base import split_address
     from unembed.datamodules.vector_stores.sampling import held_by_store, open_store
     from unembed.datamodules.vector_stores.vector_files import check_file
@@ -52,7 +53,7 @@ def check_given(settings: DictConfig) -> None:
     parse(settings.fail_on)
     if settings.baseline is not None:
         read_audit(Path(settings.baseline).expanduser())
-    for named in [settings.also] if isinstance(settings.also, str) else settings.also or []:
+    for named in as_list(settings.also):
         launch.find_run(named, "also")
     if settings.texts is not None and not held_by_store(settings.texts):
         existing(settings.texts, "texts")
@@ -158,13 +159,12 @@ def audited(settings: DictConfig, config: DictConfig, opened: Callable[[int], Ve
     stored = sample.vectors
     if session.denoiser is not None:
         sample = replace(sample, vectors=session.denoised(sample.vectors))
-        warnings.append(
-            f"{session.denoiser.report()}. Cosines are with the denoised vectors; defenses are tried without."
-        )
+        report = session.denoiser.report()
+        warnings.append(f"{report}. Cosines are with the denoised vectors; defenses are tried without.")
 
     attack = session.restored_attack(oracle, session.dimension, settings.ckpt_path)
-    first, cosines = StoreReader(attack, oracle, settings.batch_size), [row.cosine for row in rows]
-    warnings += check_reading(sample.name, sample.vectors, first, cosines, settings.trust_vectors)
+    first = StoreReader(attack, oracle, settings.batch_size)
+    warnings += check_reading(sample.name, sample.vectors, first, [row.cosine for row in rows], settings.trust_vectors)
     attack.batch_cache = cache = session.batch_cache(output)
     layout.start(output, resuming=cache.exists(), key="output_dir")
     cache.create()
@@ -210,12 +210,13 @@ def _others(settings: DictConfig, config: DictConfig) -> list[tuple[Literal["oth
     from unembed.session import Session
 
     runs = [(_label(Path(settings.run), config), Path(settings.run), config)]
-    for named in [settings.also] if isinstance(settings.also, str) else settings.also or []:
-        trust = [f"trust={list(settings.trust)}"] if settings.trust else []
+    trust = [f"trust={as_list(settings.trust)}"] if settings.trust else []
+    for named in as_list(settings.also):
         found, other = launch.on_run("audit", [f"run={named}", f"vectors={settings.vectors}", *trust])
-        if Path(found.run).resolve() in [run.resolve() for _, run, _ in runs]:
+        run = Path(found.run)
+        if run.resolve() in [taken.resolve() for _, taken, _ in runs]:
             raise InputError(f"also={named}: takes part already")
-        runs.append((_label(Path(found.run), other, str(named)), Path(found.run), other))
+        runs.append((_label(run, other, named), run, other))
     others: list[tuple[Literal["other", "search"], str, Session]] = [
         ("other", label, Session.open(run, other)) for label, run, other in runs[1:]
     ]
@@ -239,4 +240,4 @@ def _label(run: Path, config: DictConfig, named: str = "") -> str:
 
 def main() -> None:
     """``unembed audit``."""
-    launch.main_on_run(audit, "audit", {"--show-text": "show_text=true"}, check_given)
+    launch.main(audit, "audit", {"--show-text": "show_text=true"}, check_given)

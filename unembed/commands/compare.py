@@ -43,7 +43,7 @@ from unembed.launch.overrides import CONFIGS
 
 if TYPE_CHECKING:
     from unembed.reports.charts import Chart
-    from unembed.reports.tables import Table
+    from unembed.reports.output import Table
 
 _LISTS = ("metrics", "trust")
 
@@ -100,16 +100,14 @@ def _directory(word: str) -> str:
 
 def compare(settings: Settings) -> None:
     """Read -> check -> resample -> write -> print."""
-    from unembed.reports.html import charts_of, macro, write
-    from unembed.reports.tables import print_tables
+    from unembed.reports.output import charts_of, macro, print_tables, write
     from unembed.runs.trust import trusting
 
     check_writable(settings.output)
     if settings.columns == "access":
-        from unembed.reports import access
+        from unembed.reports.access import write_access_table
 
-        found = access.read_table(settings.directories, settings.resamples, settings.seed)
-        paths = access.write_table(settings.output, found, settings.resamples)
+        paths = write_access_table(settings.directories, settings.output, settings.resamples, settings.seed)
     else:
         with trusting(settings.trust):
             tables, charts, lead = _side_by_side(settings) if settings.layout is None else _laid_out(settings)
@@ -136,7 +134,7 @@ def _side_by_side(settings: Settings) -> tuple[list[Table], list[Chart], str]:
     entries = read_entries(directories)
     # Importing the metrics imports torch; report a missing directory first.
     from unembed.reports.comparison import measuring, tables
-    from unembed.reports.wording import knowing
+    from unembed.reports.results import knowing
 
     if settings.x is not None:
         tables.check_axis(settings.x, entries)

@@ -22,12 +22,15 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from unembed import launch
+from unembed.core.atomic_files import read_json, replacing, write_file, write_json, write_json_lines
 from unembed.core.errors import InputError, printable
 from unembed.launch.composing import plain
 from unembed.launch.console import check_writable
 from unembed.launch.locations import data_paths
+from unembed.launch.overrides import as_list, raise_all
 from unembed.runs import layout
-from unembed.runs.config_file import walk
+from unembed.runs.config_file import read_config, walk, write_config
+from unembed.runs.files import data_of, tested_weights, training_of
 
 _CACHE = "<cache>"  # no path; replaced when the run is opened
 _BUILT_IN = "unembed.datamodules.sources.synthetic.SyntheticCorpus"
@@ -38,9 +41,7 @@ def export(settings: DictConfig, config: DictConfig) -> None:
     """Check -> weights -> artifacts -> scores -> model card; the directory appears when it is complete."""
     from unembed.audit.estimates import read_scored
     from unembed.audit.model_card import calibration, write_card
-    from unembed.core.atomic_files import read_json, replacing, write_json_lines
     from unembed.runs.checkpoints import finished_checkpoint
-    from unembed.runs.config_file import write_config
     from unembed.runs.stored_attack import class_of
 
     run, output = Path(settings.run), Path(settings.folder).expanduser()
@@ -58,12 +59,10 @@ def export(settings: DictConfig, config: DictConfig) -> None:
     checkpoint = finished_checkpoint(run, settings.ckpt_path)
     if not (run / layout.RECORD).is_file():
         raise InputError(f"run={run}: its training has not ended ({layout.RECORD} is missing)")
-    given = [settings.calibration] if isinstance(settings.calibration, str) else settings.calibration
+    given = as_list(settings.calibration)
     evaluations = {path.resolve().name: path for path in (Path(one).expanduser() for one in given)}
     if len(evaluations) < len(given):
-        raise InputError(
-            f"calibration={','.join(map(str, given))}: two directories of one name; their names tell them apart"
-        )
+        raise InputError(f"calibration={','.join(given)}: two directories of one name; their names tell them apart")
     for one in evaluations.values():
         _check_evaluation(one, "calibration", values, run, checkpoint)
     of_corpus = None if settings.predictions is None else Path(settings.predictions).expanduser()
@@ -74,7 +73,7 @@ def export(settings: DictConfig, config: DictConfig) -> None:
                 f"predictions={of_corpus}: its texts are not those of the built-in corpus (datamodule=synthetic), and "
                 "no others are shipped"
             )
-    stored = _plain_values(run)
+    stored = plain(read_config(run))
     keeps_results = stored.get("run_dir") == layout.EXPORTED and _different_part(stored, values) is None
     if of_corpus is None and keeps_results and (run / layout.PREDICTIONS).is_file():
         of_corpus = run
@@ -120,16 +119,18 @@ def portable(config: DictConfig) -> dict[str, Any]:
         if Path(text.value).is_absolute():
             text.node[text.place] = Path(text.value).name
     values = plain(shipped)
-    other_run = "the attack is built on another run, which is no part of an export; export that run, and train this "
-    messages = []
-    for key, _, value in walk(values):
-        if not isinstance(value, str) or not Path(value).expanduser().is_absolute():
-            continue
-        of_run = key.startswith("attack.") and key.endswith("_run")
-        why = f"{other_run}attack where it is used" if of_run else "a path of this machine, which nobody else has"
-        messages.append(f"{key}={value}: {why}")
-    if messages:
-        raise InputError("\n".join(messages))
+    paths = {
+        key: value
+        for key, _, value in walk(values)
+        if isinstance(value, str) and Path(value).expanduser().is_absolute()
+    }
+    raise_all([
+        f"{key}={path}: the attack is built on another run, which is no part of an export; export that run, and train "
+        "this attack where it is used"
+        if key.startswith("attack.") and key.endswith("_run")
+        else f"{key}={path}: a path of this machine, which nobody else has"
+        for key, path in paths.items()
+    ])  # fmt: skip
     return values
 
 
@@ -140,7 +141,6 @@ def copy_weights(checkpoint: Path, target: Path) -> None:
     """
     import torch
 
-    from unembed.core.atomic_files import write_file
     from unembed.runs.checkpoints import SCALES, load_checkpoint, quantized
 
     content = load_checkpoint(checkpoint)
@@ -155,9 +155,6 @@ def copy_weights(checkpoint: Path, target: Path) -> None:
 
 def _copy_parts(run: Path, folder: Path) -> None:
     """Copy what is needed beside the weights: artifacts, the record, and names, sizes and hashes of the data files."""
-    from unembed.core.atomic_files import read_json, write_json
-    from unembed.runs.files import data_of
-
     if (run / layout.ARTIFACTS / layout.DEFENSE).exists():
         raise InputError(
             f"run={run}: {layout.ARTIFACTS}/{layout.DEFENSE} is the state of a defense, which is not shipped"
@@ -176,12 +173,11 @@ def _check_evaluation(
     directory: Path, key: str, config: Mapping[str, Any], run: Path, checkpoint: Path
 ) -> dict[str, Any]:
     """Check that an evaluation, or the test of a run, is of the attack that is exported; returns its settings."""
-    from unembed.runs.files import tested_weights, training_of
     from unembed.runs.stored_attack import file_key
 
     if not (directory / layout.PREDICTIONS).is_file() or not (directory / layout.CONFIG).is_file():
         raise InputError(f"{key}={directory}: not the output directory of an evaluation, which holds predictions.jsonl")
-    values = _plain_values(directory)
+    values = plain(read_config(directory))
     if (part := _different_part(values, config)) is not None:
         raise InputError(f"{key}={directory}: was made with another {part} than that which is exported")
     then, now = training_of(directory), training_of(run)
@@ -193,12 +189,6 @@ def _check_evaluation(
     return values
 
 
-def _plain_values(directory: Path) -> dict[str, Any]:
-    from unembed.runs.config_file import read_config
-
-    return plain(read_config(directory))
-
-
 def _different_part(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     """The first part of two configurations that differs and changes predictions; None if none does."""
     return next((part for part in ("attack", "defense", "embedder") if one.get(part) != other.get(part)), None)
@@ -206,4 +196,4 @@ def _different_part(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | N
 
 def main() -> None:
     """``unembed export``."""
-    launch.main_on_run(export, "export")
+    launch.main(export, "export")

@@ -46,4 +46,4 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
 
 def main() -> None:
     """``unembed invert``."""
-    launch.main_on_run(invert, "invert")
+    launch.main(invert, "invert")

@@ -94,4 +94,4 @@ def membership(settings: DictConfig, config: DictConfig) -> None:
 
 def main() -> None:
     """``unembed membership``."""
-    launch.main_on_run(membership, "membership")
+    launch.main(membership, "membership")

@@ -22,7 +22,7 @@ LONGEST = 120  # characters shown of one name
 COMPARED = 5_000  # candidates that an unknown name is compared with
 SIMILAR = 0.6  # difflib's ratio from which a name is suggested
 
-BLOTTED = "***"
+REDACTED = "***"
 # Environment variables that hold secrets; their values are never shown.
 SECRET_VARIABLES = (
     "PGPASSWORD", "QDRANT_API_KEY", "CHROMA_CLIENT_AUTH_CREDENTIALS", "MILVUS_TOKEN", "WEAVIATE_API_KEY",
@@ -36,11 +36,11 @@ _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _VALUE = rf"(?:{_QUOTED}|[^\s&;])+"
 _PATTERNS = (
     # user:password@ in an address: everything up to the last @ before a space
-    (re.compile(r"(?<=//)[^\s/@:]*:\S*@"), f"{BLOTTED}@"),
-    (re.compile(r"(?<=http://)[^\s/]+@|(?<=https://)[^\s/]+@", re.IGNORECASE), f"{BLOTTED}@"),
-    (re.compile(rf"(?<![a-z])({_NAMES}\s*=\s*){_VALUE}", re.IGNORECASE), rf"\1{BLOTTED}"),
-    (re.compile(rf"""(["']{_NAMES}["']\s*:\s*){_QUOTED}""", re.IGNORECASE), rf'\1"{BLOTTED}"'),
-    (re.compile(r"(\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{BLOTTED}"),
+    (re.compile(r"(?<=//)[^\s/@:]*:\S*@"), f"{REDACTED}@"),
+    (re.compile(r"(?<=http://)[^\s/]+@|(?<=https://)[^\s/]+@", re.IGNORECASE), f"{REDACTED}@"),
+    (re.compile(rf"(?<![a-z])({_NAMES}\s*=\s*){_VALUE}", re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(rf"""(["']{_NAMES}["']\s*:\s*){_QUOTED}""", re.IGNORECASE), rf'\1"{REDACTED}"'),
+    (re.compile(r"(\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{REDACTED}"),
 )
 # Patterns of values with a secret; percent signs are decoded first.
 _USER = re.compile(r"(?<=:)//[^@]*:.*@|//[^@/]*:.*@|^(\w+:)?https?:/*[^/?#]*@", re.DOTALL | re.IGNORECASE)
@@ -140,7 +140,7 @@ def redacted(text: str) -> str:
         if len(value) >= _SHORTEST:
             for spelling in {value, quote(value, safe="")}:
                 word = re.escape(spelling)
-                text = re.sub(word if len(value) >= _LONG else rf"(?<!\w){word}(?!\w)", BLOTTED, text)
+                text = re.sub(word if len(value) >= _LONG else rf"(?<!\w){word}(?!\w)", REDACTED, text)
     for pattern, shown in _PATTERNS:
         text = pattern.sub(shown, text)
     return text

@@ -27,11 +27,7 @@ def content(path: Path, most: int) -> bytes:
     """The bytes of a file of at most ``most`` bytes."""
     _check_regular(path)
     check_size(path, most)
-    with path.open("rb") as file:
-        found = file.read(most + 1)
-    if len(found) > most:  # it has grown
-        raise _too_large(path, len(found), most)
-    return found
+    return path.read_bytes()
 
 
 def text(path: Path, most: int) -> str:
@@ -55,7 +51,7 @@ def lines(path: Path, most: int | None = LARGEST_TABLE, longest: int = LONGEST_L
 def check_size(path: Path, most: int) -> None:
     """Check that a file has at most ``most`` bytes."""
     if (size := path.stat().st_size) > most:
-        raise _too_large(path, size, most)
+        raise InputError(f"{path}: {size:,} bytes, and at most {most:,} are read of such a file")
 
 
 def check_line(path: Path, number: int, size: int, longest: int = LONGEST_LINE) -> None:
@@ -77,7 +73,3 @@ def _check_regular(path: Path) -> None:
     if not stat.S_ISREG(path.stat().st_mode):
         raise InputError(f"{path}: {'a directory' if path.is_dir() else 'a pipe or a device'}, not a file")
     check_data(path)
-
-
-def _too_large(path: Path, size: int, most: int) -> InputError:
-    return InputError(f"{path}: {size:,} bytes, and at most {most:,} are read of such a file")

@@ -10,10 +10,9 @@ this package and of unembed.runs raise InputError for what the user can correct.
 
 from unembed.launch.checking import check
 from unembed.launch.composing import amend, plain
-from unembed.launch.finished_run import DefensePoint, defense_points, on_run
+from unembed.launch.finished_run import DefensePoint, compose, defense_points, on_run
 from unembed.launch.locations import find_run
-from unembed.launch.origin import compose
-from unembed.launch.running import main, main_on_run
+from unembed.launch.running import main
 
 __all__ = [
     "DefensePoint",
@@ -23,7 +22,6 @@ __all__ = [
     "defense_points",
     "find_run",
     "main",
-    "main_on_run",
     "on_run",
     "plain",
 ]

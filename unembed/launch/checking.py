@@ -11,6 +11,7 @@ The valid range of an argument is its type hint: ``pydantic.PositiveInt``, ``Lit
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import inspect
 import json
@@ -25,18 +26,18 @@ from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueError, OmegaConfBaseException
-from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
-from pydantic_core import SchemaError
+from pydantic_core import PydanticCustomError, SchemaError
 
 from unembed.core.commands import shown_value
-from unembed.core.errors import BLOTTED, InputError, did_you_mean, holds_secret, secret_refused
+from unembed.core.errors import REDACTED, InputError, did_you_mean, holds_secret, secret_refused
 from unembed.runs.config_file import walk
 
 _MISSING = "???"
 _UNKNOWN = object()  # replaces an interpolation that cannot be resolved, which is reported once
 _HYDRA = {"_target_", "_partial_", "_convert_", "_recursive_", "_args_"}
-_MAX_TIME = "trainer.max_time"
+_LIMITS = ("max_steps", "max_epochs", "max_time")  # of a training, by which the learning rate falls
 # Setting names that suggest a secret, in snake case: configurations are written to disk and sent to loggers.
 _SECRET = re.compile(
     r"^(key|token|auth|bearer)$|(^|_)((api|access|private|secret)_?key|(api|access|auth|bearer|hf)_?token|passwd|pwd"
@@ -61,12 +62,28 @@ _WORDING = {
     "time_delta_type": "a duration",
     "needs_python_object": _NEEDS_NODE,
 }
+
+
+def _duration(limit: Any) -> Any:
+    """A limit of time that Lightning takes: a text, or the arguments of ``datetime.timedelta``."""
+    with contextlib.suppress(TypeError, OverflowError):
+        if limit is None or timedelta(**limit) > timedelta():
+            return limit
+    if isinstance(limit, str) and re.fullmatch(r"\d+:\d\d:\d\d:\d\d", limit.strip()):
+        return limit
+    raise PydanticCustomError(
+        "duration", "days:hours:minutes:seconds, such as 00:00:10:00 for ten minutes, or null for no limit"
+    )
+
+
 # Keys of train.yaml and of the other commands (evaluate.yaml, ...) that no constructor receives.
 _HINTS: dict[str, Any] = {
     "seed": NonNegativeInt, "lookup": NonNegativeInt,
     "trials": PositiveInt, "batch_size": PositiveInt, "defense_limit": PositiveInt, "exposed": PositiveInt,
     "limit": PositiveInt | None,
     "false_positives": Annotated[float, Field(gt=0, lt=100)], "readable": Annotated[float, Field(gt=0, le=100)],
+    "trainer.max_steps": Annotated[int, Field(ge=-1)], "trainer.max_epochs": Annotated[int, Field(ge=-1)] | None,
+    "trainer.max_time": Annotated[Any, AfterValidator(_duration)],
     "search": bool, "show_text": bool, "trust_vectors": bool, "defense.adaptive": bool,
     "defense.hypotheses": Literal["clean", "defended"],
     "defenses": list[str], "trust": str | list[str], "calibration": str | list[str], "also": str | list[str] | None,
@@ -90,7 +107,10 @@ def check(config: DictConfig) -> list[str]:
     for name, node in (root.get("callbacks") or {}).items():
         if node is not None and not _is_open(node):
             messages.append(f"callbacks.{name}={shown_value(node)}: must be {_NEEDS_NODE}, or null to leave it out")
-    messages += _limit_errors(root.get("trainer"))
+    trainer = root.get("trainer") or {}
+    if "_target_" in trainer and all(trainer.get(name, -1) in (-1, None) for name in _LIMITS):
+        limits = f"trainer.{', '.join(_LIMITS[:-1])} or {_LIMITS[-1]}"
+        messages.append(f"trainer.max_steps=-1: nothing ends the training; give {limits}")
     wrong_keys = {_key_of(message) for message in messages}
     messages += [message for message in _secrets(root) if _key_of(message) not in wrong_keys]
     # A wrong value at the root is told once, not again at datamodule.seed, which copies it.
@@ -139,7 +159,7 @@ def _secrets(values: Any) -> Iterator[str]:
                 "(OPENAI_API_KEY, WANDB_API_KEY, HF_TOKEN, UNEMBED_ROTATION_KEY) and leave this out"
             )
         elif str(name).endswith("key_env") and given and not _VARIABLE.fullmatch(str(value)):
-            yield f"{key}={BLOTTED}: must be the name of an environment variable in capitals, or null"
+            yield f"{key}={REDACTED}: must be the name of an environment variable in capitals, or null"
         elif isinstance(value, str) and holds_secret(value):
             yield secret_refused(key)
 
@@ -151,7 +171,7 @@ def _node_errors(node: Mapping[str, Any], key: str) -> Iterator[str]:
     except InputError as error:
         yield f"{_join(key, '_target_')}={target}: {error}"
         return
-    for name in (name for name in node if name not in _HYDRA and _join(key, name) not in (*_HINTS, _MAX_TIME)):
+    for name in (name for name in node if name not in _HYDRA and _join(key, name) not in _HINTS):
         if name in arguments:
             yield from _value_errors(_join(key, name), node[name], arguments[name].annotation)
         elif not open_ended:
@@ -165,12 +185,12 @@ def _node_errors(node: Mapping[str, Any], key: str) -> Iterator[str]:
 def _arguments(called: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
     """The arguments of a constructor by name, with resolved type hints, and whether it takes any other.
 
-    Those that it takes as ``**others`` and passes on are the arguments of the constructor that receives them.
+    Those that it takes as ``**others`` and passes on are the arguments of the constructor of its base class.
     """
     arguments: dict[str, inspect.Parameter] = {}
-    receiver: Callable[..., Any] | None = called
+    bases = [base for base in getattr(called, "__mro__", ()) if "__init__" in vars(base)][1:]
     positional, fixed = 0, set[str]()
-    while receiver is not None:
+    for receiver in (called, *bases):
         try:
             parameters = list(inspect.signature(receiver).parameters.values())
         except ValueError:  # written in C
@@ -181,28 +201,22 @@ def _arguments(called: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter]
                 arguments[one.name] = one.replace(annotation=_hint(receiver, one))
         if not any(one.kind is one.VAR_KEYWORD for one in parameters):
             return arguments, False
-        receiver, positional, names = _receiver_of_others(receiver)
-        fixed |= names
+        call = _call_of_base(receiver)
+        if call is None:
+            break
+        positional, fixed = len(call.args), fixed | {keyword.arg for keyword in call.keywords if keyword.arg}
     return arguments, True
 
 
-def _receiver_of_others(made: Any) -> tuple[Callable[..., Any] | None, int, set[str]]:
-    """What a constructor passes its ``**others`` to, with how many positional arguments and which others beside them;
-    None if its source does not tell."""
-    definer = next((one for one in getattr(made, "__mro__", ()) if "__init__" in vars(one)), object)
+def _call_of_base(called: Any) -> ast.Call | None:
+    """The call by which a constructor passes its ``**others`` to that of its base class; None if there is none."""
     try:
-        node = ast.parse(textwrap.dedent(inspect.getsource(definer.__init__))).body[0]
+        tree = ast.parse(textwrap.dedent(inspect.getsource(called.__init__)))
     except (OSError, TypeError, SyntaxError):
-        return None, 0, set()
-    assert isinstance(node, ast.FunctionDef)
-    for call in (one for one in ast.walk(node) if isinstance(one, ast.Call)):
-        names = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-        if node.args.kwarg is not None and names.pop(None, None) == node.args.kwarg.arg:
-            fixed = {name for name in names if name is not None}
-            if ast.unparse(call.func) == "super().__init__":
-                return definer.__bases__[0] if len(definer.__bases__) == 1 else None, len(call.args), fixed
-            return definer.__init__.__globals__.get(ast.unparse(call.func)), len(call.args), fixed
-    return None, 0, set()
+        return None
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    of_base = [call for call in calls if ast.unparse(call.func) == "super().__init__"]
+    return next((call for call in of_base if any(keyword.arg is None for keyword in call.keywords)), None)
 
 
 def _hint(called: Any, parameter: inspect.Parameter) -> Any:
@@ -223,37 +237,28 @@ def locate(target: str) -> Callable[..., Any]:
     found: Any = None
     parts = target.split(".")
     for end, part in enumerate(parts, start=1):
-        if isinstance(found, types.ModuleType) and part in vars(found):
-            found = vars(found)[part]
-        elif found is None or isinstance(found, types.ModuleType):
-            found = _import(".".join(parts[:end]), found, part)
-        elif part in dir(found):  # a class: its class methods
+        if found is not None and hasattr(found, part):
             found = getattr(found, part)
-        else:
-            raise InputError(f"{found.__name__} has no {part}")
+            continue
+        path, parent = ".".join(parts[:end]), ".".join(parts[: end - 1])
+        try:
+            found = importlib.import_module(path)
+        except ImportError as error:
+            if not isinstance(error, ModuleNotFoundError) or not f"{path}.".startswith(f"{error.name}."):
+                raise InputError(f"{path} cannot be imported: {error}") from error
+            if found is None:
+                raise InputError(f"no module {path}") from error
+            modules = {module.name for module in pkgutil.iter_modules(getattr(found, "__path__", []))}
+            names = modules | {name for name in vars(found) if not name.startswith("_")}
+            raise InputError(f"no {part} in {parent}, {did_you_mean(part, names)}") from error
     if not callable(found):
         raise InputError("cannot be called")
     return typing.cast(Callable[..., Any], found)
 
 
-def _import(name: str, parent: types.ModuleType | None, part: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        if not isinstance(error, ModuleNotFoundError) or error.name != name:
-            raise InputError(f"{name} cannot be imported: {error}") from error
-    if parent is None:
-        raise InputError(f"no module {name}")
-    if "__getattr__" in vars(parent) and hasattr(parent, part):  # a package that imports its names on first use
-        return getattr(parent, part)
-    names = {key for key, value in vars(parent).items() if not key.startswith("_") and callable(value)}
-    names |= {module.name for module in pkgutil.iter_modules(getattr(parent, "__path__", []))}
-    raise InputError(f"no {part} in {parent.__name__}, {did_you_mean(part, names)}")
-
-
 def _value_errors(key: str, value: Any, hint: Any) -> list[str]:
     if _is_node(value):
-        return _class_errors(key, value, hint)
+        return []  # checked as a node
     if _is_open(value):
         return _null_parts(key, value)
     try:
@@ -271,7 +276,7 @@ def _value_errors(key: str, value: Any, hint: Any) -> list[str]:
         adapter.validate_json(json.dumps(value, default=str), strict=True)
     except ValidationError as error:
         secret = key.endswith("key_env") or (isinstance(value, str) and holds_secret(value))
-        shown = BLOTTED if secret else shown_value(value)
+        shown = REDACTED if secret else shown_value(value)
         return _null_parts(key, value) or [f"{key}={shown}: {_reason(error, value, hint)}"]
     return []
 
@@ -304,21 +309,6 @@ def _reason(error: ValidationError, value: Any, hint: Any) -> str:
     return f"must be {' or '.join(dict.fromkeys(wanted))}"
 
 
-def _class_errors(key: str, node: Mapping[str, Any], hint: Any) -> list[str]:
-    """Check a node for a hint that asks for an object: its class must be one of the hint's classes."""
-    try:
-        made = locate(node["_target_"])
-    except InputError:
-        return []  # reported where the node itself is checked
-    wanted = [member for member in _members(hint) if member is not type(None) and member is not Any]
-    classes = [w for w in wanted if isinstance(w, type) and not getattr(w, "_is_protocol", False)]
-    if node.get("_partial_") or not isinstance(made, type) or len(classes) < len(wanted):
-        return []  # the class alone does not tell the result of a function, a protocol or a generic type
-    if issubclass(made, tuple(classes)):
-        return []
-    return [f"{key}: {node['_target_']} makes no {' or '.join(w.__name__ for w in classes)}"]
-
-
 def _members(hint: Any) -> Iterator[Any]:
     """The members of a union, or the hint itself, without bounds."""
     if typing.get_origin(hint) is Annotated:
@@ -344,30 +334,3 @@ def _join(key: str, name: str | int) -> str:
     if isinstance(name, int):
         return f"{key}[{name}]"
     return f"{key}.{name}" if key else name
-
-
-# -- the trainer ------------------------------------------------------------------------------------------------------
-
-
-def _limit_errors(trainer: Any) -> Iterator[str]:
-    """Check that ``max_time`` is a duration, and that some limit ends training, for the learning rate schedule."""
-    if not isinstance(trainer, Mapping):
-        return
-    limit = trainer.get("max_time")
-    if limit not in (None, _MISSING) and not _is_duration(limit):
-        example = "such as 00:00:10:00 for ten minutes, or null for no limit"
-        yield f"{_MAX_TIME}={limit}: write days:hours:minutes:seconds, {example}"
-    limits = [trainer.get(name, -1) for name in ("max_steps", "max_epochs", "max_time")]
-    if "_target_" in trainer and all(limit in (-1, None) for limit in limits):
-        yield "trainer.max_steps=-1: nothing ends the training; give trainer.max_steps, max_epochs or max_time"
-    for name in ("max_steps", "max_epochs"):
-        if type(trainer.get(name)) is int and trainer[name] < -1:
-            yield f"trainer.{name}={trainer[name]}: must be -1 for no limit, or at least 0"
-
-
-def _is_duration(limit: Any) -> bool:
-    """Whether Lightning accepts it: a text, or the arguments of ``datetime.timedelta``."""
-    try:
-        return timedelta(**limit) > timedelta()
-    except (TypeError, OverflowError):
-        return isinstance(limit, str) and re.fullmatch(r"\d+:\d\d:\d\d:\d\d", limit.strip()) is not None

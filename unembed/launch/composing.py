@@ -31,12 +31,11 @@ from omegaconf.errors import OmegaConfBaseException
 from unembed.core.errors import InputError, did_you_mean
 from unembed.launch.locations import find_run, is_named
 from unembed.launch.overrides import (
-    Given,
+    Overrides,
     application,
     elements,
     key_error,
     key_of,
-    loading,
     one_line,
     options,
     parsed,
@@ -100,7 +99,7 @@ def survey(command: str, words: Sequence[str], *, multirun: bool = False) -> tup
     Values are not checked. A multirun returns the configuration of the first values of all sweeps, and one for each
     other value beside the first ones.
     """
-    given = Given(words)
+    given = Overrides(words)
     if not multirun:
         given.refuse("several values need --multirun (-m)", Override.is_sweep_override)
     wrong = given.refuse_unknown_options()
@@ -127,8 +126,8 @@ def survey(command: str, words: Sequence[str], *, multirun: bool = False) -> tup
 @functools.lru_cache(maxsize=8)
 def _loaded(command: str, lines: tuple[str, ...]) -> DictConfig:
     """What Hydra composes of a command and its groups; not to be changed."""
-    with loading() as loader:
-        return loader.load_configuration(command, list(lines), RunMode.RUN, from_shell=False)
+    with application() as hydra:
+        return hydra.config_loader.load_configuration(command, list(lines), RunMode.RUN, from_shell=False)
 
 
 def _one_at_a_time(overrides: Sequence[Override]) -> Iterator[list[str]]:
@@ -197,7 +196,7 @@ def tree(config: DictConfig) -> dict[str, Any]:
 
 def grid_of(command: str, words: Sequence[str]) -> dict[str, str]:
     """The swept values of the chosen experiment by key; empty if it is no grid or cannot be composed."""
-    given = Given(words)
+    given = Overrides(words)
     chosen = [str(o.input_line) for o in given.groups if o.key_or_group == "experiment" and not o.is_sweep_override()]
     if not chosen or given.refuse_unknown_options():
         return {}
@@ -208,9 +207,9 @@ def grid_of(command: str, words: Sequence[str]) -> dict[str, str]:
         return {}
 
 
-def spread_out(command: str, words: Sequence[str]) -> list[str]:
+def expand_grid(command: str, words: Sequence[str]) -> list[str]:
     """The overrides of a multirun with the grid of its experiment; a key on the command line replaces the grid's."""
-    given = Given(words)
+    given = Overrides(words)
     swept = [o for o in given.groups if o.key_or_group == "experiment" and o.is_sweep_override()]
     for line in (line for o in swept for line in elements(o)):
         if grid_of(command, [line, *given.search]):
@@ -248,7 +247,7 @@ def survey_amended(
     amended = OmegaConf.create(tree(config))
     choices = [name for name in map(str, amended.get("choices", {})) if name not in PRESETS]
     choices = [*dict.fromkeys([*choices, *OPTIONAL])]
-    given = Given(overrides)
+    given = Overrides(overrides)
     given.refuse("a run is amended with one value", Override.is_sweep_override)
     foreign = [o for o in given.groups if root_of(str(o.input_line)) not in choices]
     given.refuse(f"a run is amended in {', '.join(choices)}", foreign.__contains__)

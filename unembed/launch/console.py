@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import re
@@ -32,7 +33,7 @@ from omegaconf import DictConfig
 
 from unembed.core.commands import arguments
 from unembed.core.commands import command as proposed
-from unembed.core.errors import BLOTTED, InputError, holds_secret, printable, redacted
+from unembed.core.errors import REDACTED, InputError, holds_secret, printable, redacted
 from unembed.core.ranks import local_rank
 from unembed.core.stopping import FAILED, INTERRUPTED, TERMINATED, WORDS, Terminated, is_spawned, raising, received
 from unembed.runs import layout
@@ -168,46 +169,47 @@ def ending(
         command: Arguments that resume the script in the same directory; by default those typed.
     """
     words = arguments() if command is None else command
+    interrupted = functools.partial(_interrupted, config, training, words)
     try:
         with raising():
             yield
             sys.stdout.flush()  # at exit, a closed pipe would be an error that nothing handles
     except Ended:
         raise
+    except Terminated as error:
+        _end(interrupted(TERMINATED, error.saved), TERMINATED)
     except (KeyboardInterrupt, SystemExit) as error:
-        if isinstance(error, Terminated):
-            _end(_interrupted(config, training, words, TERMINATED, error.saved), TERMINATED)
         if isinstance(error.__context__, BrokenPipeError):  # rich has caught it first
             raise Ended(UNREAD) from None
         # After Ctrl-C, Lightning cleans up and exits with code 1; the interrupt is the exception's context.
         if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__context__, KeyboardInterrupt):
             raise
-        _end(_interrupted(config, training, words, INTERRUPTED), INTERRUPTED)
+        _end(interrupted(INTERRUPTED), INTERRUPTED)
     except BrokenPipeError:  # such as after ``| head``
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes stdout at exit
         raise Ended(UNREAD) from None
     except (InputError, InstantiationException, OSError, RuntimeError) as error:
         if received():  # other ranks have ended, and a collective operation with them has failed
-            _end(_interrupted(config, training, words, TERMINATED), TERMINATED)
-        message = said_of(error, config, training, words)
+            _end(interrupted(TERMINATED), TERMINATED)
+        hint = "" if config is None else f"; resume with: {_command(config, training, words)}"
+        message = user_message(error, "a file" if config is None else str(config.run_dir), hint)
         if message is None:
             raise
         _end(message, FAILED)
 
 
-def said_of(
-    error: BaseException, config: DictConfig | None = None, training: bool = False, words: Sequence[str] = ()
-) -> str | None:
-    """The message for the user, or None if only a traceback helps."""
+def user_message(error: BaseException, place: str = "a file", hint: str = "") -> str | None:
+    """The message for the user, or None if only a traceback helps.
+
+    ``place`` is named where a disk is full and the error names no file; ``hint`` follows where one cannot be written.
+    """
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, InputError):
             return str(cause)
         # The files that a user names are known to exist: a missing one is a bug.
         if isinstance(cause, OSError) and (cause.errno in _DISK or (cause.filename and cause.errno != errno.ENOENT)):
-            place = cause.filename or (config.run_dir if config is not None and "run_dir" in config else "a file")
-            again = "" if config is None else f"; resume with: {_command(config, training, words)}"
-            return f"{place}: {cause.strerror}{again}"
+            return f"{cause.filename or place}: {cause.strerror}{hint}"
         # Constraints between values are checked by constructors, and by Lightning, whose import takes seconds.
         if isinstance(error, InstantiationException) and (
             isinstance(cause, ValueError) or type(cause).__name__ == "MisconfigurationException"
@@ -226,33 +228,30 @@ def check_writable(path: Path, *, is_file: bool = False) -> None:
         OSError: It cannot.
     """
     if is_file and path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     whole = (path.parent if is_file else path).absolute()
     folder = next(one for one in (whole, *whole.parents) if one.exists())
     try:
         with tempfile.TemporaryFile(dir=folder):  # permissions do not show a read-only file system
             pass
-    except FileNotFoundError as error:  # raised in /proc
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path)) from error
     except OSError as error:
-        error.filename = str(path)
-        raise
+        number = errno.EACCES if isinstance(error, FileNotFoundError) else error.errno or errno.EIO  # as in /proc
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def _interrupted(
     config: DictConfig | None, training: bool, words: Sequence[str], code: int, saved: int | None = None
 ) -> str:
-    why = WORDS[code]
     if config is None:
-        return f"{why}: nothing had begun"
+        return f"{WORDS[code]}: nothing had begun"
+    checkpoints, none = Path(config.run_dir) / "checkpoints", ""
+    if saved is not None or (training and any(checkpoints.glob("*.ckpt"))):
+        what = f"{checkpoints} is saved" if saved is None else f"step {saved:,} is saved in {checkpoints}"
+        return f"{WORDS[code]}: {what}; resume with: {_command(config, training, words)}"
+    if training and code == TERMINATED:
+        none = " and there is no checkpoint yet"
     again = _command(config, training, words)
-    checkpoints = Path(config.run_dir) / "checkpoints"
-    if saved is not None:
-        return f"{why}: step {saved:,} is saved in {checkpoints}; resume with: {again}"
-    if training and any(checkpoints.glob("*.ckpt")):
-        return f"{why}: {checkpoints} is saved; resume with: {again}"
-    none = " and there is no checkpoint yet" if training and code == TERMINATED else ""
-    return f"{why}: vectors that were embedded are kept{none}; start again with: {again}"
+    return f"{WORDS[code]}: vectors that were embedded are kept{none}; start again with: {again}"
 
 
 def _command(config: DictConfig, training: bool, words: Sequence[str]) -> str:
@@ -264,12 +263,13 @@ def _command(config: DictConfig, training: bool, words: Sequence[str]) -> str:
         from unembed.runs.trust import foreign
 
         trust = config.get("trust", [])
-        names = list(dict.fromkeys([*([trust] if isinstance(trust, str) else trust), *foreign(config)]))
-        return proposed(
-            None, *([f"trust=[{','.join(names)}]"] if names else []), run_dir=config.run_dir, ckpt_path="last"
-        )
+        names = dict.fromkeys([*([trust] if isinstance(trust, str) else trust), *foreign(config)])
+        trusted = [f"trust=[{','.join(names)}]"] if names else []
+        return proposed(None, *trusted, run_dir=config.run_dir, ckpt_path="last")
     kept = [word.partition("=") for word in words if not (training and word.startswith("ckpt_path="))]
-    again = [f"{key}={BLOTTED}" if holds_secret(value) else redacted(key + equal + value) for key, equal, value in kept]
+    again = [
+        f"{key}={REDACTED}" if holds_secret(value) else redacted(key + equal + value) for key, equal, value in kept
+    ]
     return proposed(None, *again, *(["ckpt_path=last"] if training else []))
 
 

@@ -1,4 +1,4 @@
-"""The configuration of a run that exists: for commands on it, and for training that resumes it.
+"""The configuration of a run that exists: for commands on it, for training that resumes it, or that begins with it.
 
     settings, config = on_run("evaluate", ["run=runs/x", "attack.decoding.beams=1"])
     defense_points(config, ["defense=none", "defense=noise defense.level=0.01"], "tradeoff.points")
@@ -6,27 +6,30 @@
     python train.py run_dir=runs/x ckpt_path=last                             # the run's own settings
     python train.py run_dir=runs/x ckpt_path=last trainer.max_steps=4000      # with another budget
     python train.py run_dir=runs/x ckpt_path=last attack.backbone.layers=6    # refused: the run has 2
+    python train.py init_from=minilm datamodule=files datamodule.path=mine.jsonl    # train an attacker further
 
 A resumed run keeps the settings of its config.yaml, even where today's defaults differ. Of what is typed, the keys in
 ``MAY_CHANGE`` take effect; all others must have the run's value, so that the whole old command can be repeated.
+
+A training that begins with another run, its origin, takes these settings unless the command line sets them: attack,
+embedder, datamodule.max_tokens and tokenizer as in the origin; lower learning rates and a short warm-up; four passes
+over the texts; and callbacks.blending, which mixes the trained weights with the origin's.
 """
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
 
-from unembed.core.commands import shown_value
+from unembed.core.commands import quoted, shown_value
 from unembed.core.errors import InputError, listed
 from unembed.launch.checking import check
-from unembed.launch.composing import survey, survey_amended, tree
+from unembed.launch.composing import settle, survey, survey_amended, tree
 from unembed.launch.locations import (
     cache_of,
     chooses_data,
@@ -38,18 +41,19 @@ from unembed.launch.locations import (
 )
 from unembed.launch.overrides import (
     CONFIGS,
-    Given,
+    Overrides,
+    as_list,
     as_text,
     default_groups,
     key_of,
-    one_line,
+    options,
     raise_all,
     root_of,
     search_path_of,
     without,
 )
 from unembed.runs import layout
-from unembed.runs.config_file import BATCHES_A_STEP, BUDGET, differences, names_data, read_config
+from unembed.runs.config_file import BATCHES_A_STEP, BUDGET, UNSET, differences, names_data, read_config
 from unembed.runs.files import absent_data
 
 # What may change when a run is resumed: its budget, and what changes neither weights nor metrics.
@@ -60,6 +64,9 @@ MAY_CHANGE = (
     "embedder.retries",
 )  # fmt: skip
 _OF_COMMAND = ("run_dir", "ckpt_path", "trust")  # always those of the command that resumes
+_SLOWER = 0.5  # of an origin's learning rates: the weights are trained already
+_WARMUP, _PASSES = 10, 4  # steps, and passes over the texts: more learn by heart (measured in docs/audit.md)
+_BLENDING = "unembed.callbacks.blending.Blending"
 
 
 def on_run(
@@ -149,8 +156,7 @@ def _run_of(settings: DictConfig) -> Path:
 # -- defenses on a run ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class DefensePoint:
+class DefensePoint(NamedTuple):
     """One defense at one strength: its name in tables, its overrides, and the resolved configuration with it."""
 
     name: str
@@ -167,7 +173,6 @@ def defense_points(
     """
     points: list[DefensePoint] = []
     errors: list[str] = []
-    unamended = set(check(config))
     for number, line in enumerate(lines):
         where = f"{key}[{number}]={line}"
         try:
@@ -180,7 +185,7 @@ def defense_points(
             errors.append(f"{where}: write it as for evaluate.py, such as 'defense=noise defense.level=0.01'")
             continue
         amended, found = survey_amended(config, [*words, *search_path_of(config_dir)])
-        found = found or [message for message in check(amended) if message not in unamended]
+        found = found or check(amended)
         errors += [f"{where}: {message}" for message in found]
         if not found:
             OmegaConf.resolve(amended)
@@ -206,42 +211,77 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
         return None
     from unembed.runs.trust import foreign
 
-    given = Given(overrides)
+    given = Overrides(overrides)
     keys = {key_of(line) for line in given.lines}
-    trust = [config.trust] if isinstance(config.trust, str) else list(config.trust)
     saved = stored_config(
         directory,
-        [*trust, *foreign(config)],  # names on the command line itself are trusted
+        [*as_list(config.trust), *foreign(config)],  # names on the command line itself are trusted
         {key for key in keys if "." in key},  # a whole group may be the run's own
         str(config.cache_dir) if "cache_dir" in keys else None,
     )
-    amended, different = _amend_resumed(saved, given)
     make_absolute(saved)
-    make_absolute(amended)
-    amended.run_dir, amended.ckpt_path, amended.trust = str(directory), config.ckpt_path, config.trust
-    if {"access", "experiment"} & set(map(root_of, given.lines)):  # how a table describes the run
-        amended.access = config.access
-    noted = (directory / layout.DATA).is_file()
-    trained = any((directory / name).exists() for name in (layout.CHECKPOINT, layout.PREVIOUS))
-    same_batches = not trained or _batches_a_step(saved) == _batches_a_step(amended) is not None
-    free = (*MAY_CHANGE, *(BATCHES_A_STEP if same_batches else ()))
-    different += [
-        f"{key}: {shown_value(before)} -> {shown_value(now)}"
-        for key, before, now in differences(tree(saved), tree(amended))
-        if not (f"{key}.".startswith(tuple(f"{name}." for name in free)) or (noted and names_data(key)))
-    ]
-    if different:
-        lines = "\n".join(f"  {line}" for line in dict.fromkeys(different))
+    amended, refused = _with_changes(saved, given) if keys - {*_OF_COMMAND} else (saved.copy(), [])
+    if refused:
+        lines = "\n".join(f"  {line}" for line in dict.fromkeys(refused))
         raise InputError(
             f"run_dir={directory}: a resumed run keeps its settings, and these are others (the run's -> yours):\n"
             f"{lines}\nLeave them out, or choose a new run_dir for them."
         )
+    amended.run_dir, amended.ckpt_path, amended.trust = str(directory), config.ckpt_path, config.trust
     away = {key: path for key, path in outside(amended).items() if OmegaConf.select(config, key) != path}
     raise_all([
         f"{directory / layout.CONFIG}: {key}={path} would write outside of the run's directory; where that is meant, "
         f"give {key}=<directory> yourself" for key, path in away.items()
     ])  # fmt: skip
     return amended
+
+
+def _with_changes(saved: DictConfig, given: Overrides) -> tuple[DictConfig, list[str]]:
+    """A run's configuration with what is typed and may change, and a line for each other value that is not the run's.
+
+    What is typed is composed with the options that the run chose, and compared with the run where it is typed.
+    """
+    groups = {o.key_or_group for o in given.groups if o.package is None and "/" not in o.key_or_group}
+    chosen = _chosen(saved, [name for name in map(str, saved.choices) if name not in groups], given.search)
+    configs, errors = survey("train", [*chosen, *given.words])
+    raise_all(errors)
+    typed, amended = configs[0], saved.copy()
+    make_absolute(typed)
+    refused = [
+        f"{group}: {shown_value(saved.choices.get(group))} -> {shown_value(typed.choices.get(group))}"
+        for group in sorted(groups - {"logger"})
+        if saved.choices.get(group) != typed.choices.get(group)
+    ]
+    if "logger" in groups:
+        amended.logger, amended.choices.logger = typed.logger, typed.choices.logger
+    steps = {o.input_line for o in given.groups if o.package is not None}  # of a chain, which the choice names
+    keys = {key_of(line).partition("[")[0] for line in given.lines if line not in steps} - groups
+    if "experiment" in groups or any(key.startswith("access") for key in keys):  # how a table describes the run
+        amended.access = typed.access
+    left_out = ("choices", "access", *_OF_COMMAND, *(["logger"] if "logger" in groups else []))
+    noted = (Path(str(saved.run_dir)) / layout.DATA).is_file()
+    for key, before, now in differences(tree(saved), tree(typed), left_out):
+        if not f"{key}.".startswith(tuple(f"{name}." for name in keys)):
+            continue
+        free = f"{key}.".startswith(tuple(f"{name}." for name in (*MAY_CHANGE, *BATCHES_A_STEP)))
+        if not free and not (noted and names_data(key)):
+            refused.append(f"{key}: {shown_value(before)} -> {shown_value(now)}")
+        elif now != UNSET:
+            OmegaConf.update(amended, key, now, force_add=True)
+    trained = any((Path(str(saved.run_dir)) / name).exists() for name in (layout.CHECKPOINT, layout.PREVIOUS))
+    if trained and not _batches_a_step(saved) == _batches_a_step(amended) is not None:
+        changed = differences(tree(saved), tree(amended))
+        refused += [f"{key}: {before} -> {now}" for key, before, now in changed if key in BATCHES_A_STEP]
+    return amended, refused
+
+
+def _chosen(run: DictConfig, groups: Sequence[str], search: tuple[str, ...]) -> list[str]:
+    """Overrides that choose the options of a run, as far as they are still there."""
+    chosen = {group: str(run.choices.get(group)).split("+") for group in groups}
+    valid = {group: names for group, names in chosen.items() if {*names} <= {*options(group, search)}}
+    return [
+        f"{group}={names[0]}" if len(names) == 1 else f"{group}=[{','.join(names)}]" for group, names in valid.items()
+    ]
 
 
 def is_finished(config: DictConfig) -> bool:
@@ -255,42 +295,102 @@ def is_finished(config: DictConfig) -> bool:
     return changed <= {*_OF_COMMAND, "cache_dir", "objective", "access"}
 
 
-def _amend_resumed(config: DictConfig, given: Given) -> tuple[DictConfig, list[str]]:
-    """A run's configuration with what is typed, and a line for each option that is not the run's."""
-    raise_all(given.errors)
-    lines, options = [*given.search], dict[str, Any]()
-    for o in (o for o in given.overrides if root_of(o.key_or_group) not in ("hydra", *_OF_COMMAND)):
-        key, is_option = o.key_or_group, o in given.groups
-        if key.startswith("choices.") or (is_option and "/" not in key and o.package is None and key != "logger"):
-            options[key.removeprefix("choices.")] = o.value()
-        elif o.package is None or root_of(str(o.input_line)) != key:  # no step of a chain of defenses
-            lines += [str(o.input_line)] if is_option else _again(o, config)
-    other = {group: name for group, name in options.items() if config.choices.get(group) != name}
-    amended, errors = survey_amended(config, without(lines, *other), ("cache_dir",))
-    raise_all(errors)
-    try:
-        OmegaConf.resolve(amended)
-    except OmegaConfBaseException as error:
-        raise InputError(one_line(error)) from error
-    changed = [(group, config.choices.get(group), name) for group, name in other.items()]
-    return amended, [f"{group}: {shown_value(before)} -> {shown_value(name)}" for group, before, name in changed]
-
-
-def _again(override: Override, config: DictConfig) -> list[str]:
-    """An override in a form that can be applied to a configuration that already contains it."""
-    line, unset = str(override.input_line), object()
-    present = OmegaConf.select(config, override.key_or_group, default=unset) is not unset
-    if override.is_delete():
-        return [line] if present else []
-    return [f"+{line}" if override.is_add() and not override.is_force_add() and present else line]
-
-
 def _batches_a_step(config: DictConfig) -> int | None:
     """Batches per optimizer step over all processes; None if the number of processes depends on the machine."""
-    product = 1
-    for key in BATCHES_A_STEP:
-        value = OmegaConf.select(config, key, default=1)
-        if not isinstance(value, int) or value < 1:
-            return None
-        product *= value
-    return product
+    factors = [OmegaConf.select(config, key, default=1) for key in BATCHES_A_STEP]
+    return math.prod(factors) if all(isinstance(factor, int) and factor > 0 for factor in factors) else None
+
+
+# -- training that begins with another run ----------------------------------------------------------------------------
+
+
+def compose(command: str, overrides: Sequence[str]) -> DictConfig:
+    """The configuration of ``unembed <command> <overrides>``; values are not checked, see :func:`checking.check`."""
+    configs, errors = survey(command, with_origin(overrides))
+    raise_all(errors)
+    config = fine_tuned(configs[0], overrides)
+    settle(config, measure=True)
+    make_absolute(config)
+    return config
+
+
+def with_origin(overrides: Sequence[str]) -> list[str]:
+    """The overrides, with the choices of attack and embedder that the run of ``init_from`` was trained with."""
+    given = Overrides(overrides)
+    if (origin := _origin(given)) is None:
+        return [*overrides]
+    chosen = _chosen(origin, _groups_of_origin(given), given.search)
+    if "model" in origin.embedder and any(line.startswith("embedder=") for line in chosen):
+        chosen.append(f"embedder.model={quoted(origin.embedder.model)}")
+    return [*chosen, *overrides]
+
+
+def fine_tuned(config: DictConfig, overrides: Sequence[str], of_job: Sequence[str] | None = None) -> DictConfig:
+    """The configuration with the origin's attack, changed by ``overrides``; unchanged where there is no origin.
+
+    ``config`` is composed from the result of ``with_origin``; ``of_job`` are the overrides of one job of a multirun.
+    """
+    given = Overrides(overrides)
+    if (origin := _origin(given)) is None:
+        return config
+    from unembed.runs.trust import check_trusted, trusting
+
+    typed = overrides if of_job is None else of_job
+    keys, groups = {key_of(line) for line in typed}, _groups_of_origin(given)
+    with trusting(config.trust):
+        check_trusted(origin, Path(str(origin.run_dir)), built=groups)
+    tuned = OmegaConf.create(tree(config))
+    for group in groups:
+        tuned[group], tuned.choices[group] = origin[group], origin.choices[group]
+    if origin.get("init_from") is None and not any(key.startswith("attack.optimizer") for key in keys):
+        new, old = (one.datamodule.get("batch_size") for one in (tuned, origin))
+        known = all(isinstance(size, int) and size > 0 for size in (new, old))  # a wrong one is reported by the checks
+        _slow_down(tuned.attack, new / old if known else 1.0)
+    if not any(key.startswith("trainer.max_") for key in keys):
+        tuned.trainer.max_steps, tuned.trainer.max_epochs = -1, _PASSES
+    with open_dict(tuned):
+        blending = tuned.callbacks.get("blending")
+        if "blending" in tuned.callbacks and (isinstance(blending, DictConfig) or "callbacks.blending" not in keys):
+            tuned.callbacks.blending = {"_target_": _BLENDING, **(blending or {})}
+        for name in ("max_tokens", "tokenizer"):
+            if f"datamodule.{name}" not in keys and name in origin.datamodule and name in tuned.datamodule:
+                tuned.datamodule[name] = origin.datamodule[name]
+    lines = [line for line in typed if key_of(line).startswith(("attack.", "embedder."))]
+    tuned, errors = survey_amended(tuned, [*given.search, *lines])
+    raise_all(errors)
+    return tuned
+
+
+def _groups_of_origin(given: Overrides) -> list[str]:
+    """The groups that are the origin's."""
+    return ["attack"] if any(key_of(line) == "embedder" for line in given.lines) else ["attack", "embedder"]
+
+
+def _origin(given: Overrides) -> DictConfig | None:
+    """The configuration of the run that ``init_from`` names; None where it is not typed, or an attack is chosen.
+
+    A directory that is no run is reported when training begins (stored_attack.check_origin).
+    """
+    named = [o.value() for o in given.overrides if o.key_or_group == "init_from" and not o.is_sweep_override()]
+    chooses_attack = any(o.key_or_group in ("attack", "experiment", "stage") for o in given.groups)
+    if not named or chooses_attack or not isinstance(named[-1], str):
+        return None
+    directory = find_run(named[-1], "init_from")
+    config = read_config(directory) if (directory / layout.CONFIG).is_file() else OmegaConf.create()
+    if not all(isinstance(config.get(name), DictConfig) for name in ("attack", "choices", "datamodule", "embedder")):
+        return None
+    config.run_dir = str(directory)
+    return config
+
+
+def _slow_down(attack: DictConfig, batches: float) -> None:
+    """Lower the learning rates of an attack's optimizer; ``batches`` is the ratio of new to old batch size.
+
+    The length of a step of Adam or Muon does not depend on the gradient's, so the rates follow the square root of the
+    batch size (Malladi et al. 2022, "On the SDEs and scaling rules for adaptive gradient algorithms").
+    """
+    for name, value in (attack.get("optimizer") or {}).items():
+        if str(name) == "lr" or str(name).endswith("_lr"):
+            attack.optimizer[name] = value * _SLOWER * batches**0.5
+        if str(name) == "warmup_steps":
+            attack.optimizer[name] = min(value, _WARMUP)

@@ -131,10 +131,10 @@ def _download(named: str, key: str, cache: Path) -> Path:
     import httpx
     from huggingface_hub import snapshot_download
 
-    found = _FORM.fullmatch(named)
-    if found is None:
+    parts = _FORM.fullmatch(named)
+    if parts is None:
         raise InputError(f"{key}={named}: write hub:<owner>/<name>, or hub:<owner>/<name>@<revision>")
-    owner, name, revision = found.groups()
+    owner, name, revision = parts.groups()
     try:
         snapshot = Path(snapshot_download(f"{owner}/{name}", revision=revision, allow_patterns=_FILES))
     except (OSError, ValueError, httpx.HTTPError) as error:
@@ -166,10 +166,7 @@ class Text(NamedTuple):
     place: str | int
     key: str
     argument: str | None
-
-    @property
-    def value(self) -> str:
-        return str(self.node[self.place])
+    value: str
 
 
 def make_absolute(config: DictConfig) -> None:
@@ -243,4 +240,4 @@ def _under(node: Any, key: str, argument: str | None) -> Iterator[Text]:
         if isinstance(value, DictConfig | ListConfig):
             yield from _under(value, child, name)
         elif isinstance(value, str):
-            yield Text(node, place, child, name)
+            yield Text(node, place, child, name, value)

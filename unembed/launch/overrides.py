@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra import initialize_config_dir
-from hydra.core.config_loader import ConfigLoader
+from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
@@ -36,7 +36,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from unembed import configs
-from unembed.core import limits
 from unembed.core.commands import quoted
 from unembed.core.errors import InputError, did_you_mean, holds_secret, missing, secret_refused
 from unembed.runs.config_file import walk
@@ -61,22 +60,17 @@ Plugins.instance().register(InstalledPackages)
 
 
 @contextmanager
-def application() -> Iterator[Any]:
+def application() -> Iterator[Hydra]:
     """Initialise Hydra for configs/ as ``hydra.main`` does; an outer initialisation is restored afterwards."""
     config, outer = HydraConfig.instance().cfg, GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS), job_name="train"):
-            yield GlobalHydra.instance().hydra
+            hydra = GlobalHydra.instance().hydra
+            assert hydra is not None
+            yield hydra
     finally:
         HydraConfig.instance().cfg, GlobalHydra.instance().hydra = config, outer
-
-
-@contextmanager
-def loading() -> Iterator[ConfigLoader]:
-    """Hydra's config loader for configs/."""
-    with application():
-        yield GlobalHydra.instance().config_loader()
 
 
 @functools.cache
@@ -84,8 +78,8 @@ def options(group: str, search: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Options of a group; empty for an unknown group. ``search`` holds overrides of ``hydra.searchpath``."""
     if "." in group or "[" in group:
         return ()
-    with loading() as loader:
-        list_of = functools.partial(loader.get_group_options, overrides=list(search))
+    with application() as hydra:
+        list_of = functools.partial(hydra.config_loader.get_group_options, overrides=list(search))
         folders = list_of(group, ObjectType.GROUP) if group in _FOLDERS else []
         inner = [f"{folder}/{name}" for folder in folders for name in list_of(f"{group}/{folder}", ObjectType.CONFIG)]
         return (*list_of(group, ObjectType.CONFIG), *inner)
@@ -94,9 +88,9 @@ def options(group: str, search: tuple[str, ...] = ()) -> tuple[str, ...]:
 def titles(group: str) -> dict[str, str]:
     """The options of a group, each with the comment that its file begins with; empty for a file without one."""
     found = {}
-    with loading() as loader:
+    with application() as hydra:
         for name in options(group):
-            source = next(one for one in loader.get_sources() if one.is_config(f"{group}/{name}"))
+            source = next(one for one in hydra.config_loader.get_sources() if one.is_config(f"{group}/{name}"))
             folder = files(source.path.replace("/", ".")) if source.scheme() == "pkg" else Path(source.path)
             first = folder.joinpath(group, f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0]
             found[name] = first.removeprefix("#").strip() if first.startswith("#") else ""
@@ -113,21 +107,19 @@ def default_groups(command: str) -> list[str]:
 
 def parts() -> dict[str, tuple[str, ...]]:
     """The groups inside groups, such as ``attack/decoding``, with their options."""
-    with loading() as loader:
-        outer = [group for group in default_groups("train") if group not in (*_FOLDERS, "hydra")]
-        names = [f"{group}/{part}" for group in outer for part in loader.get_group_options(group, ObjectType.GROUP)]
-    return {name: options(name) for name in names}
+    outer = [group for group in default_groups("train") if group not in (*_FOLDERS, "hydra")]
+    with application() as hydra:
+        inner = {group: hydra.config_loader.get_group_options(group, ObjectType.GROUP) for group in outer}
+    return {(name := f"{group}/{part}"): options(name) for group, names in inner.items() for part in names}
 
 
 def search_path_of(directory: str | None) -> list[str]:
-    """The override that adds a config directory to the search path; empty for None."""
+    """The override that adds a config directory to the search path; empty for none."""
     if directory is None:
         return []
     path = Path(directory).expanduser().absolute()
     if not path.is_dir():
         raise InputError(f"--config-dir={directory}: {missing(path, 'directory')}")
-    for file in Path(directory).expanduser().rglob("*.yaml"):  # keep the path as given
-        limits.check_size(file, limits.LARGEST_CONFIG)
     return [f"{SEARCH_PATH}=[{quoted(f'file://{path}')}]"]
 
 
@@ -136,18 +128,23 @@ def search_path_of(directory: str | None) -> list[str]:
 
 def refuse_secrets(words: Sequence[str]) -> None:
     """Refuse a command line that contains a password, before any parser could quote it."""
-    from unembed.datamodules.vector_stores.base import address_error
-
-    messages = []
+    messages: list[str | None] = []
     for word in words:
         key, _, value = word.lstrip("-+~").partition("=")
         if not re.fullmatch(r"[\w.@/]+", key) or "//" in key:
             key, value = "an argument", word
         if holds_secret(value):
             messages.append(secret_refused(key))
-        elif key in ("vectors", "an argument") and (reason := address_error(value)) is not None:
-            messages.append(reason)
-    raise_all(messages)
+        elif key in ("vectors", "an argument"):
+            from unembed.datamodules.vector_stores.base import address_error
+
+            messages.append(address_error(value))
+    raise_all([message for message in messages if message is not None])
+
+
+def as_list(value: str | Sequence[str] | None) -> list[str]:
+    """The texts of a setting that is one, a list of them, or null."""
+    return [value] if isinstance(value, str) else list(value or ())
 
 
 def raise_all(errors: Sequence[str]) -> None:
@@ -181,11 +178,7 @@ def as_text(word: str) -> str:
 
 @functools.cache
 def parsed(line: str) -> Override:
-    """Parse an override with Hydra's parser.
-
-    Raises:
-        HydraException: It cannot be parsed.
-    """
+    """Parse an override with Hydra's parser."""
     return OverridesParser.create().parse_override(line)
 
 
@@ -198,13 +191,14 @@ def one_line(error: Exception) -> str:
     return "; ".join([*lines[:1], *cause])
 
 
-class Given:
+class Overrides:
     """The overrides of a command line, parsed with Hydra's parser: ``overrides`` that are valid, and ``errors``.
 
     ``search`` are those that add config directories, and thereby groups and options.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
+        self.words = [*words]
         self.search = tuple(word for word in words if key_of(word) == SEARCH_PATH)
         self.overrides: list[Override] = []
         self.errors: list[str] = []
@@ -258,11 +252,7 @@ def elements(override: Override) -> list[str]:
 
 
 def _unrolled(override: Override, search: tuple[str, ...]) -> list[Override]:
-    """The override itself, or those that replace its list of options.
-
-    Raises:
-        HydraException: It sweeps over lists, which Hydra would merge.
-    """
+    """The override itself, or those that replace its list of options."""
     group, chosen = override.key_or_group, override.value()
     valid = options(group, search)
     if _CHAIN in valid and override.is_sweep_override() and "=[" in str(override.input_line):

@@ -1,10 +1,10 @@
 """The way of every command: a command line -> a composed configuration -> checked -> passed to a function.
 
-main(train, "train")               # a configuration from configs/
-main_on_run(evaluate, "evaluate")  # a run's own configuration with overrides
+main(train, "train")         # a configuration from configs/
+main(evaluate, "evaluate")   # a run's own configuration with overrides
 
 python train.py --help                     # keys with their defaults, groups with their options
-python train.py --cfg job attack=multiset  # what Hydra composes
+python train.py --cfg job attack=multiset  # the configuration, of which -p shows a node
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import argparse
 import contextlib
 import functools
 import inspect
-import io
 import os
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,15 +31,14 @@ from unembed.core.errors import InputError, printable, redacted
 from unembed.core.ranks import check_devices, is_first, local_rank, started_outside
 from unembed.launch import console
 from unembed.launch.checking import check, secret_errors
-from unembed.launch.composing import grid_of, plain, settle, spread_out, survey
+from unembed.launch.composing import expand_grid, grid_of, plain, settle, survey
 from unembed.launch.console import check_writable, ending
-from unembed.launch.finished_run import is_finished, on_run, resumed
+from unembed.launch.finished_run import compose, fine_tuned, is_finished, on_run, resumed, with_origin
 from unembed.launch.locations import find_run, make_absolute
-from unembed.launch.origin import fine_tuned, with_origin
 from unembed.launch.overrides import (
     CONFIGS,
     SEARCH_PATH,
-    Given,
+    Overrides,
     application,
     default_groups,
     one_line,
@@ -54,81 +51,64 @@ from unembed.launch.overrides import (
     without,
 )
 from unembed.runs import layout
-from unembed.runs.config_file import keep_config
+from unembed.runs.config_file import record_config
 from unembed.runs.trust import trusting
 
-_SWEEPS, _TIME = Path("runs/multirun"), "%Y-%m-%d_%H-%M-%S"  # as in configs/hydra/default.yaml
+_SWEEPS, _TIME = Path("runs/multirun"), "%Y-%m-%d_%H-%M-%S"  # as in configs/train.yaml
 _INHERITED = "UNEMBED_INHERITED"  # environment variable: a file with the configurations of rank 0
 _OF_LIGHTNING = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")  # kept by Lightning
 
 Task = Callable[..., Any]
 
 
-def main(task: Task, command: str) -> None:
-    """Run ``task`` on the configuration of the command line, or several times with ``--multirun``.
-
-    Errors in overrides and values end the process with code 2 before a run directory is
-    created. The configuration passed to ``task`` has no interpolations.
-    """
-    with ending():
-        refuse_secrets(commands.arguments())
-        arguments = _training_arguments()
-        overrides = [*arguments.overrides, *search_path_of(arguments.config_dir)]
-        console.begin()
-        if arguments.help:
-            print(_usage(task, command))
-        elif arguments.cfg is not None:
-            _show(command, overrides, arguments)
-        elif (configs := _inherited()) is not None:
-            _run_as_rank(task, configs)
-        elif arguments.multirun:
-            _train_several(task, command, overrides)
-        else:
-            own = [] if arguments.config_dir is None else [f"--config-dir={arguments.config_dir}"]
-            _train(task, command, overrides, [*own, *arguments.overrides])
-
-
-def main_on_run(
+def main(
     task: Task,
     command: str,
     switches: Mapping[str, str] | None = None,
     first: Callable[[DictConfig], None] | None = None,
 ) -> None:
-    """Run ``task(settings, config)`` on a finished run.
+    """Run the task of a command; mistakes end the process with code 2 before a directory is made.
 
-    Overrides of keys in configs/<command>.yaml become the settings; all others change the run's config.yaml.
-    ``switches`` are flags of the command that stand for an override; ``first`` as for ``on_run``.
+    ``train`` is called with a composed configuration, several times with ``--multirun``. All other commands are called
+    with their settings, which are the keys of configs/<command>.yaml, and with the configuration of a finished run that
+    the other overrides amend. No configuration has interpolations.
+
+    Args:
+        task: The function.
+        command: Its name.
+        switches: Flags that stand for an override.
+        first: See ``on_run``.
     """
     with ending():
         refuse_secrets(commands.arguments())
-        parser = _parser()
-        for flag, override in (switches or {}).items():
-            parser.add_argument(flag, dest="switched", action="append_const", const=override, default=[])
-        arguments = parser.parse_intermixed_args(commands.arguments())
+        arguments = _arguments(command, switches or {})
+        overrides = [*arguments.overrides, *arguments.switched]
         console.begin()
         if arguments.help:
             print(_usage(task, command))
         elif (configs := _inherited()) is not None:
             _run_as_rank(task, configs)
-        else:
-            overrides = [*arguments.overrides, *getattr(arguments, "switched", [])]
+        elif command != "train":
             if arguments.config_dir is not None:
                 overrides.append(f"config_dir={quoted(Path(arguments.config_dir).absolute())}")
             _work_on_run(task, command, overrides, first)
+        elif arguments.cfg is not None:
+            _show(command, [*overrides, *search_path_of(arguments.config_dir)], arguments.package)
+        else:
+            start = _train_several if arguments.multirun else _train
+            start(task, command, [*overrides, *search_path_of(arguments.config_dir)])
 
 
-def _show(command: str, overrides: Sequence[str], arguments: argparse.Namespace) -> None:
-    """Print the configuration that Hydra composes; its values may be invalid."""
-    configs, errors = survey(command, overrides, multirun=arguments.multirun)
-    raise_all([*errors, *(message for config in configs for message in secret_errors(config))])
-    with application() as composer, contextlib.redirect_stdout(io.StringIO()) as shown:
-        composer.show_cfg(command, Given(overrides).lines, arguments.cfg, arguments.package, arguments.resolve)
-    print(redacted(shown.getvalue()), end="")
+def _show(command: str, overrides: Sequence[str], package: str | None) -> None:
+    """Print a configuration, or a node of it; its values may be invalid."""
+    config = compose(command, overrides)
+    raise_all(secret_errors(config))
+    print(redacted(OmegaConf.to_yaml(OmegaConf.select(config, package) if package else config)), end="")
 
 
-def _train(task: Task, command: str, overrides: Sequence[str], words: Sequence[str]) -> None:
-    if local_rank() == 0 and (grid := grid_of(command, overrides)):
-        print(f"one cell of a grid over {', '.join(grid)}: -m runs all", flush=True)
+def _train(task: Task, command: str, overrides: Sequence[str]) -> None:
+    if grid := grid_of(command, overrides):
+        _print_once(f"one cell of a grid over {', '.join(grid)}: -m runs all")
     configs, errors = survey(command, with_origin(overrides))
     config = resumed(configs[0], overrides) if configs else None
     if config is None:  # else what is typed is compared with the run's settings, which may have other keys
@@ -139,13 +119,12 @@ def _train(task: Task, command: str, overrides: Sequence[str], words: Sequence[s
     _check([config])
     check_devices(config.trainer)
     config.run_dir = _own(str(config.run_dir), "run_dir", overrides, config)
-    if local_rank() == 0:
-        print(printable(f"run directory: {config.run_dir}"), flush=True)
-    _run(task, config, words)
+    _print_once(f"run directory: {config.run_dir}")
+    _run(task, config, overrides)
 
 
 def _train_several(task: Task, command: str, overrides: Sequence[str]) -> None:
-    overrides = spread_out(command, overrides)
+    overrides = expand_grid(command, overrides)
     composed = with_origin(overrides)
     configs, errors = survey(command, composed, multirun=True)
     raise_all(errors)
@@ -155,7 +134,7 @@ def _train_several(task: Task, command: str, overrides: Sequence[str]) -> None:
     job = functools.partial(_job, task, tuple(overrides))
     try:
         with application() as composer:
-            composer.multirun(command, job, [*Given(composed).lines, "hydra.mode=MULTIRUN"])
+            composer.multirun(command, job, [*Overrides(composed).lines, "hydra.mode=MULTIRUN"])
     except ConfigCompositionException as error:  # Hydra also composes a multirun without what is swept
         hint = "; in a multirun, write a key that only swept options have as <key>='choice(<value>)'"
         raise InputError(one_line(error) + hint * str(error).startswith("Could not override")) from error
@@ -171,8 +150,8 @@ def _job(task: Task, overrides: Sequence[str], config: DictConfig) -> Any:
         again = resumed(config, given)
         if again is not None and is_finished(again):
             if is_first():
-                keep_config(Path(again.run_dir), plain(again))
-            print(printable(f"finished before: {again.run_dir}"), flush=True)
+                record_config(Path(again.run_dir), plain(again))
+            _print_once(f"finished before: {again.run_dir}")
             from unembed.callbacks.results import objective_of
 
             return objective_of(Path(again.run_dir), again.objective)
@@ -201,28 +180,22 @@ def _check(configs: Sequence[DictConfig]) -> None:
 def _run(task: Task, config: DictConfig, words: Sequence[str]) -> Any:
     """Run the task on a checked configuration; ``words`` start it again."""
     make_absolute(config)
-    run, checkpoints = Path(config.run_dir), (layout.CHECKPOINT, layout.PREVIOUS)
-    if is_first() and config.ckpt_path == "last" and not any((run / name).is_file() for name in checkpoints):
+    run = Path(config.run_dir)
+    if config.ckpt_path == "last" and not any((run / name).is_file() for name in (layout.CHECKPOINT, layout.PREVIOUS)):
         # No mistake: a cluster starts every job with it.
-        what, missing = ("checkpoint", layout.CHECKPOINT) if (run / layout.CONFIG).is_file() else ("run", layout.CONFIG)
-        said = f"run_dir={run}: there is no {what} to resume ({missing} is missing), so it starts from the beginning"
-        print(printable(said), flush=True)
-    command = [*without(words, "run_dir", "ckpt_path"), f"run_dir={quoted(config.run_dir)}"]
-    with (
-        ending(config, training=True, command=command),
-        trusting(config.trust),
-        _shared_with_ranks(config),
-        _locked(config.run_dir, "run_dir"),
-    ):
-        return task(config)
+        what, file = ("checkpoint", layout.CHECKPOINT) if (run / layout.CONFIG).is_file() else ("run", layout.CONFIG)
+        missing = f"there is no {what} to resume ({file} is missing), so it starts from the beginning"
+        _print_once(f"run_dir={run}: {missing}")
+    again = [*without(words, "run_dir", "ckpt_path"), f"run_dir={quoted(config.run_dir)}"]
+    return _call(task, [config], again, config.run_dir, "run_dir")
 
 
 def _work_on_run(
     task: Task, command: str, overrides: Sequence[str], first: Callable[[DictConfig], None] | None
 ) -> None:
     settings, config = on_run(command, overrides, first)
-    if local_rank() == 0 and not any(root_of(line) == "run" for line in overrides):
-        print(printable(f"attacker: {settings.run_as}, shipped with unembed; run=<dir> takes another"), flush=True)
+    if not any(root_of(line) == "run" for line in overrides):
+        _print_once(f"attacker: {settings.run_as}, shipped with unembed; run=<dir> takes another")
     places = [key for key in ("output_dir", "output") if key in settings]
     if "output_dir" in settings:
         settings.output_dir = _own(settings.output_dir, "output_dir", overrides, config)
@@ -230,13 +203,26 @@ def _work_on_run(
         check_writable(Path(settings[key]), is_file=key == "output")
     console.quieten()
     again = [*without(overrides, *places), *(f"{key}={quoted(settings[key])}" for key in places)]
+    _call(task, [settings, config], again, settings.get("output_dir"), "output_dir")
+
+
+def _call(task: Task, configs: Sequence[DictConfig], again: Sequence[str], directory: str | None, key: str) -> Any:
+    """Call the task, with a lock on the directory that it writes and a log there; ``again`` starts it once more."""
+    if directory is not None:
+        console.log_to(Path(directory))
     with (
-        ending(config, command=again),
-        trusting(settings.trust),
-        _shared_with_ranks(settings, config),
-        _locked(settings.get("output_dir"), "output_dir"),
+        ending(configs[-1], training=key == "run_dir", command=again),
+        trusting(configs[0].trust),
+        _shared_with_ranks(*configs),
+        contextlib.nullcontext() if directory is None or not is_first() else layout.locked(Path(directory), key),
     ):
-        task(settings, config)
+        return task(*configs)
+
+
+def _print_once(text: str) -> None:
+    """Print a line, on one rank of a machine."""
+    if local_rank() == 0:
+        print(printable(text), flush=True)
 
 
 # -- directories of this process --------------------------------------------------------------------------------------
@@ -249,17 +235,6 @@ def _own(directory: str, key: str, overrides: Sequence[str], config: DictConfig)
     if started_outside() and _is_parallel(config):
         raise InputError(f"{key}: torchrun and srun start processes that must agree on it: set RUN_ID, or {key}=<dir>")
     return str(layout.claim(Path(directory)))
-
-
-@contextlib.contextmanager
-def _locked(directory: str | None, key: str) -> Iterator[None]:
-    """Lock ``directory`` if this process writes it, and log to it."""
-    if directory is None:
-        yield
-        return
-    console.log_to(Path(directory))
-    with layout.locked(Path(directory), key) if is_first() else contextlib.nullcontext():
-        yield
 
 
 # -- ranks that Lightning starts with this process's command line -----------------------------------------------------
@@ -318,26 +293,21 @@ def _run_as_rank(task: Task, configs: Sequence[DictConfig]) -> None:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Print the message as plain text: a shell's ``*`` may expand to arbitrary names."""
-        print(printable(f"{redacted(message)}; --help lists what can be given"), file=sys.stderr)
-        raise SystemExit(2)
+        raise InputError(f"{message}; --help lists what can be given")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _arguments(command: str, switches: Mapping[str, str]) -> argparse.Namespace:
     parser = _Parser(add_help=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("--config-dir", "-cd")
-    return parser
-
-
-def _training_arguments() -> argparse.Namespace:
-    """The command line of train.py, with Hydra's flags."""
-    parser = _parser()
-    parser.add_argument("--multirun", "-m", action="store_true")
-    parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
-    parser.add_argument("--package", "-p")
-    parser.add_argument("--resolve", action="store_true")
+    parser.set_defaults(switched=[])
+    for flag, override in switches.items():
+        parser.add_argument(flag, dest="switched", action="append_const", const=override)
+    if command == "train":
+        parser.add_argument("--multirun", "-m", action="store_true")
+        parser.add_argument("--cfg", "-c", choices=["job"])
+        parser.add_argument("--package", "-p")
     return parser.parse_intermixed_args(commands.arguments())
 
 

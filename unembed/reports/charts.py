@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
 
+import numpy as np
 from markupsafe import Markup
 
 from unembed.reports.svg import WIDTH, Frame, Point, Scale, bar, dot, drawing, line, padded, path, text, widened
@@ -16,8 +18,7 @@ COLOURS = 4  # colours for series in the page's style sheet
 _BINS = 32  # of a histogram
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """A named line through ``points`` (x, y), drawn in the order given."""
 
     name: str
@@ -25,8 +26,7 @@ class Series:
     dots: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Bars:
+class Bars(NamedTuple):
     """A group of bars with its label: one height per series, None for no bar."""
 
     label: str
@@ -59,12 +59,8 @@ def trade_off(title: str, points: Sequence[Point], chosen: Point, x_label: str, 
 def histogram(title: str, values: Sequence[float], x_label: str, lines: Sequence[tuple[str, float]] = ()) -> Markup:
     """Histogram of ``values`` (at least one) in equal bins; ``lines`` are named values marked by vertical lines."""
     marked = [*values, *(value for _, value in lines)]
-    left, right = widened(min(marked), max(marked), least=0.05)
-    counts = [0] * _BINS
-    for value in values:
-        counts[min(_BINS - 1, max(0, int((value - left) / (right - left) * _BINS)))] += 1
-    edges = [left + (right - left) * number / _BINS for number in range(_BINS + 1)]
-    return counted_histogram(title, counts, edges, x_label, lines)
+    counts, edges = np.histogram(values, _BINS, widened(min(marked), max(marked), least=0.05))
+    return counted_histogram(title, counts.tolist(), edges.tolist(), x_label, lines)
 
 
 def counted_histogram(
@@ -109,8 +105,7 @@ def grouped_bars(title: str, names: Sequence[str], groups: Sequence[Bars], x_lab
     return frame.svg(title, parts)
 
 
-@dataclass(frozen=True, slots=True)
-class NamedValue:
+class NamedValue(NamedTuple):
     """A named value of ``row_chart``, with its formatted text and its interval if there is one."""
 
     name: str
@@ -142,7 +137,7 @@ def thin(points: Sequence[Point], limit: int) -> list[Point]:
     """At most ``limit`` points, each the mean of equally many, so that a long noisy curve stays readable."""
     size = math.ceil(len(points) / limit) or 1
     runs = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(math.fsum(x for x, _ in run) / len(run), math.fsum(y for _, y in run) / len(run)) for run in runs]
+    return [(fmean(x for x, _ in run), fmean(y for _, y in run)) for run in runs]
 
 
 def _legend(frame: Frame, names: Sequence[str]) -> list[Markup]:

@@ -12,8 +12,7 @@ way first; where the defense is random, or leaves the directions, the plain vect
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,8 +20,7 @@ from torch import Tensor
 
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.datamodules.sources.base import Fields
-from unembed.datamodules.sources.file_rows import existing, rows
+from unembed.datamodules.sources.base import Fields, existing, rows
 from unembed.defenses.base import Defense, perturbs
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.membership import Threshold, fewest
@@ -37,8 +35,7 @@ GRID = 1e-6  # difference up to which a coordinate lies on a grid
 Answer = Literal["exact", "near", "no"]
 
 
-@dataclass(frozen=True, slots=True)
-class Nearest:
+class Nearest(NamedTuple):
     """The nearest row of each text.
 
     Attributes:
@@ -60,10 +57,7 @@ class Nearest:
 def nearest(vectors: Tensor, store: Tensor, besides: bool = False) -> Nearest:
     """The nearest of the store's vectors, (n, d), to each of ``vectors``, (m, d).
 
-    Args:
-        vectors: Of texts, or rows of the store.
-        store: The store's vectors.
-        besides: Whether rows with the same vector are left out, as if the text were not in the store.
+    With ``besides``, rows with the same vector are left out, as if the text were not in the store.
     """
     units = torch.nn.functional.normalize(store, dim=1)
     rows, following = [], []
@@ -80,14 +74,9 @@ def nearest(vectors: Tensor, store: Tensor, besides: bool = False) -> Nearest:
     return Nearest(places.tolist(), cosine_rows(vectors, store[places]).numpy(), torch.cat(following).double().numpy())
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Texts as they are compared with a store.
-
-    Attributes:
-        candidates: Their vectors, (m, d).
-        references: Vectors of texts that are no members, (n, d).
-        stored: Vectors of the references as the store would hold them, (n, d).
+class Comparison(NamedTuple):
+    """Texts as they are compared with a store: vectors of the candidates, (m, d), of references that are no members,
+    (n, d), and of the references as the store would hold them (``stored``).
     """
 
     candidates: Tensor
@@ -116,15 +105,9 @@ def comparisons(
     return ways
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """What was found of each candidate.
-
-    Attributes:
-        found: Their nearest rows.
-        threshold: Of their scores.
-        same: The cosine from which a vector is taken for the text's own.
-        by_store: Whether the threshold is that of the store's own rows.
+class Membership(NamedTuple):
+    """What was found of each candidate: its nearest row, the threshold of the scores (``by_store``: of the store's own
+    rows), and ``same``, the cosine from which a vector is taken for the text's own.
     """
 
     found: Nearest
@@ -142,12 +125,7 @@ class Membership:
         ]
 
     def lines(self, numbers: Iterable[int], ids: Sequence[str]) -> list[dict[str, Any]]:
-        """A JSON object for each candidate, in order.
-
-        Args:
-            numbers: Line numbers of the candidates in their file.
-            ids: The store's.
-        """
+        """A JSON object for each candidate, in order, with the line numbers of the candidates and the store's ids."""
         found, p_values = self.found, self.threshold.p_values(self.found.scores)
         return [
             {
@@ -167,15 +145,8 @@ class Membership:
 def look_up(ways: Sequence[Comparison], store: Tensor, rate: float, by_store: bool = False) -> Membership:
     """Look for the candidates in the store, (n, d), in the way that comes nearest to its vectors on average.
 
-    Args:
-        ways: From ``comparisons``.
-        store: The store's vectors.
-        rate: Of false positives, 0 to 1.
-        by_store: Whether the store's rows are references, too: each is compared with the others, as if it were not
-            there. Of the two thresholds the larger one is taken.
-
-    Raises:
-        ValueError: Too few references for this rate.
+    ``rate`` is that of false positives, 0 to 1. With ``by_store``, the store's rows are references, too: each is
+    compared with the others, as if it were not there, and of the two thresholds the larger one is taken.
     """
     tried = [(nearest(way.candidates, store), nearest(way.references, store), way) for way in ways]
     found, known, way = max(tried, key=lambda one: np.concatenate([one[0].cosines, one[1].cosines]).mean())
@@ -189,10 +160,8 @@ def look_up(ways: Sequence[Comparison], store: Tensor, rate: float, by_store: bo
 
 
 def fit_to_store(defense: Defense, store: Tensor) -> bool:
-    """Fit a quantisation to vectors that it made, (n, d): their values are its grid, or its centroids.
-
-    Returns:
-        Whether the vectors are of its making: quantised once more, they stay as they are.
+    """Fit a quantisation to vectors that it made, (n, d), whose values are its grid, or its centroids; return if it
+    did: quantised once more, such vectors stay as they are.
     """
     marked = [Example(place, "") for place in range(len(store))]
     if not perturbs(defense):
@@ -206,11 +175,7 @@ def fit_to_store(defense: Defense, store: Tensor) -> bool:
 
 
 def read_texts(name: str, key: str) -> dict[int, str]:
-    """The texts of a file by line number; blank ones are left out.
-
-    Raises:
-        InputError: The file cannot be read, or holds no text; the message names ``key`` or the line.
-    """
+    """The texts of a file by line number; blank ones are left out."""
     file, texts = existing(name, key), {}
     for line, row in rows(file, "text"):
         example = Fields().example(row, f"{file}:{line}")

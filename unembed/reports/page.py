@@ -3,18 +3,16 @@
     write_report(Path("runs/geia-minilm-synthetic/2025-11-21"))     # -> .../report.html
     print_summary(Path("runs/geia-minilm-synthetic/2025-11-21"))    # the same, short, in the terminal
 
-To add a section, write a function from ``Results`` to HTML and list it in ``SECTIONS``; a section that returns nothing
-is left out. Recovered text is untrusted: it enters the page only through the autoescaping template or
-``Markup.format``.
+To add a section, write a function from ``Results`` to HTML, a table or charts, and list it in ``SECTIONS``; a section
+that returns nothing is left out.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
@@ -24,7 +22,9 @@ from unembed.metrics.scoring import BY_LENGTH
 from unembed.metrics.statistics import evenly
 from unembed.reports.breakdowns import (
     attribute_table,
+    correction,
     frequency_charts,
+    hypothesis_charts,
     is_of_language,
     language_table,
     length_table,
@@ -33,12 +33,31 @@ from unembed.reports.breakdowns import (
     token_charts,
 )
 from unembed.reports.charts import Bars, Chart, Series, grouped_bars, histogram, line_chart, scatter, thin
-from unembed.reports.corrections import correction, hypothesis_charts
-from unembed.reports.html import Tile, charts_of, macro, write_page
 from unembed.reports.numbers import duration, number, shown
-from unembed.reports.results import Moment, Recovered, Results, as_scored, by_quality, parts, read_results
-from unembed.reports.tables import Cell, Line, Table, plain, print_values, terminal
-from unembed.reports.wording import below_baseline, difference, knowing, measure, ordered, partial, verdict
+from unembed.reports.output import (
+    Cell,
+    Line,
+    Table,
+    charts_of,
+    macro,
+    plain,
+    print_values,
+    sentence,
+    terminal,
+    write_page,
+)
+from unembed.reports.results import (
+    Moment,
+    Results,
+    as_scored,
+    by_quality,
+    difference,
+    knowing,
+    measure,
+    ordered,
+    parts,
+    read_results,
+)
 from unembed.runs import layout
 from unembed.runs.files import undertrained
 
@@ -53,14 +72,10 @@ _WORDS = ((1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 50), (51, None))  
 
 
 def write_report(run_dir: Path) -> Path:
-    """Write ``run_dir/report.html`` and return its path.
-
-    Raises:
-        InputError: A file of the run directory is missing or invalid.
-    """
+    """Write ``run_dir/report.html`` and return its path."""
     results = read_results(run_dir)
     with knowing(results.described):
-        sections = [(section, section.render(results)) for section in SECTIONS]
+        sections = [(one.anchor, one.title, html) for one in SECTIONS if (html := one.html(results))]
     path = run_dir / layout.REPORT
     write_page(
         path,
@@ -69,17 +84,13 @@ def write_report(run_dir: Path) -> Path:
         facts=_facts(results),
         lead=_lead(results),
         warnings=_warnings(results),
-        sections=[(section.anchor, section.title, html) for section, html in sections if html],
+        sections=sections,
     )
     return path
 
 
 def print_summary(run_dir: Path, console: Console | None = None) -> None:
-    """Print the metrics beside the nearest neighbour's, five recovered texts, and the path of the report.
-
-    Raises:
-        InputError: A file of the run directory is missing or invalid.
-    """
+    """Print the metrics beside the nearest neighbour's, five recovered texts, and the path of the report."""
     from rich.table import Table
 
     console = console or terminal()
@@ -87,7 +98,7 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
     with knowing(results.described):
         table = metrics_table(results, secondary=False, explained=False)
     columns = tuple(column.lower() for column in table.columns)
-    print_values(replace(table, title=_heading(results), columns=columns), console)
+    print_values(table._replace(title=_heading(results), columns=columns), console)
     console.print(plain(f"More metrics: {run_dir / layout.METRICS}", style="dim"), soft_wrap=True)
     console.print(plain(_lead(results)))
     for warning in _warnings(results):
@@ -107,14 +118,37 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
 
 def _lead(results: Results) -> str:
     """What was recovered, after a warning if the attack is below its baseline."""
-    summary = verdict(results.metrics, results.baseline, len(results.recovered))
     warning = below_baseline(results.metrics, results.baseline, trained=bool(results.training))
-    return summary if warning is None else f"{warning} {summary}"
+    return f"{warning} {verdict(results.metrics, results.baseline, len(results.recovered))}".lstrip()
+
+
+def verdict(metrics: Mapping[str, object], baseline: Mapping[str, object] | None, texts: int) -> str:
+    """A summary sentence of ``texts`` predictions, and a second one on the nearest neighbour.
+
+    Null metrics are not mentioned. The sentence does not claim that the texts were unseen in training, which a run
+    directory does not tell.
+    """
+    return sentence("verdict", metrics=metrics, baseline=baseline, texts=texts)
+
+
+def below_baseline(
+    metrics: Mapping[str, object], baseline: Mapping[str, object] | None, *, trained: bool = True
+) -> str:
+    """A warning that the nearest training text scores higher than the attack; else empty.
+
+    Compared by BLEU, or by word F1 for sets of words. Advice on training is given if the attack was ``trained``.
+    """
+    for key, name in (("bleu", "BLEU"), ("token_f1", "word F1")):
+        ours, theirs = number(metrics, key), number(baseline, key)
+        if ours is not None and theirs is not None:
+            below = ours < theirs
+            return sentence("below_baseline", metric=name, ours=ours, theirs=theirs, trained=trained) if below else ""
+    return ""
 
 
 def _warnings(results: Results) -> list[str]:
-    warnings = (undertrained(results.training), partial(results.metrics))
-    return [warning for warning in warnings if warning is not None]
+    warnings = (undertrained(results.training), sentence("cut_short", metrics=results.metrics))
+    return [warning for warning in warnings if warning]
 
 
 def _heading(results: Results) -> str:
@@ -149,49 +183,40 @@ def headline(results: Results) -> Markup:
     tiles = []
     for key in HEADLINES:
         one = measure(key)
-        full = 1.0 if one.kind == "cosine" else 100.0
         mine, other = number(results.metrics, key), number(results.baseline, key)
-        width, tick = (
-            None if value is None else round(100 * min(1.0, max(0.0, value / full)), 1) for value in (mine, other)
-        )
+        width, tick = (_percent(value, 1.0 if one.kind == "cosine" else 100.0) for value in (mine, other))
+        note: str = "" if results.baseline is None else "no nearest neighbour value"
         if mine is None:
             note, tick = "does not apply to this run", None
         elif other is not None:
             note = Markup("nearest neighbour <strong>{}</strong>").format(shown(one.kind, other))
-        else:
-            note = "" if results.baseline is None else "no nearest neighbour value"
         value = shown(one.kind, results.metrics.get(key))
-        tiles.append(Tile(one.title, value, note, width, tick, explanation=one.explanation))
-    note = (
-        "This run has no nearest neighbour baseline to compare with."
-        if results.baseline is None
-        else "The nearest neighbour is the training text whose vector lies closest to the attacked one: what a plain "
-        "look-up gives, without any learning."
-    )
-    return macro("tiles", tiles=tiles, note=note)
+        tiles.append({"about": one, "value": value, "note": note, "width": width, "tick": tick})
+    return macro("headline", tiles=tiles, compared=results.baseline is not None)
+
+
+def _percent(value: float | None, full: float) -> float | None:
+    return None if value is None else round(100 * min(1.0, max(0.0, value / full)), 1)
 
 
 def training(results: Results) -> Markup | None:
     """Loss and learning rate over the steps, and training facts; None if nothing was trained."""
     history = results.history
-    curves = [("training", _curve(history, "train_loss"), False), ("validation", _curve(history, "val_loss"), True)]
-    losses = [Series(name, points, dots) for name, points, dots in curves if points]
+    trained, validated, rates = (_values(history, name) for name in ("train_loss", "val_loss", "learning_rate"))
+    curves = [("training", trained, False), ("validation", validated, True)]
+    losses = [Series(name, thin(points, CURVE_LIMIT), dots) for name, points, dots in curves if points]
     if not losses:
         return None
     charts = [("Loss", line_chart("Loss by training step", losses, "step"))]
-    rates = _curve(history, "learning_rate")
     if rates:
-        series = [Series("learning rate", rates)]
+        series = [Series("learning rate", thin(rates, CURVE_LIMIT))]
         chart = line_chart("Learning rate by training step", series, "step", from_zero=True)
         charts.append(("Learning rate", chart))
     facts = [("Steps", f"{history[-1].step:,}")]
-    seconds = [moment.seconds for moment in history if moment.seconds is not None]
-    if seconds and math.isfinite(seconds[-1]):
-        facts.append(("Time", duration(seconds[-1])))
-    epochs = [moment.epoch for moment in history if moment.epoch is not None]
-    if epochs:
-        facts.append(("Last epoch", f"{epochs[-1]:g}"))
-    trained, validated = (_values(history, name) for name in ("train_loss", "val_loss"))
+    if seconds := _values(history, "seconds"):
+        facts.append(("Time", duration(seconds[-1][1])))
+    if epochs := _values(history, "epoch"):
+        facts.append(("Last epoch", f"{epochs[-1][1]:g}"))
     if trained:
         facts.append(("Last training loss", f"{trained[-1][1]:.3f}"))
     if validated:
@@ -202,12 +227,7 @@ def training(results: Results) -> Markup | None:
 
 
 def _values(history: Sequence[Moment], name: str) -> list[tuple[float, float]]:
-    points = [(float(moment.step), getattr(moment, name)) for moment in history]
-    return [(step, value) for step, value in points if value is not None and math.isfinite(value)]
-
-
-def _curve(history: Sequence[Moment], name: str) -> list[tuple[float, float]]:
-    return thin(_values(history, name), CURVE_LIMIT)
+    return [(float(moment.step), value) for moment in history if (value := getattr(moment, name)) is not None]
 
 
 def closeness(results: Results) -> Markup:
@@ -218,7 +238,7 @@ def closeness(results: Results) -> Markup:
     name = "BLEU" if results.ordered_words else "words recovered"
     charts: list[Chart] = []
     if known:
-        lines = [("this run", math.fsum(cosines) / len(cosines))]
+        lines = [("this run", fmean(cosines))]
         neighbour = number(results.baseline, "cosine")
         if neighbour is not None:
             lines.append(("nearest neighbour", neighbour))
@@ -240,7 +260,7 @@ def _quality_by_length(results: Results) -> list[Bars]:
     for low, high in _WORDS:
         chosen = [one for one in results.recovered if low <= max(1, one.words) <= (high or one.words)]
         if chosen:
-            heights: list[float | None] = [math.fsum(one.quality for one in chosen) / len(chosen)]
+            heights: list[float | None] = [fmean(one.quality for one in chosen)]
             if results.ordered_words:
                 heights.append(100 * sum(one.exact for one in chosen) / len(chosen))
             label = f"{low}+" if high is None else f"{low}–{high}"  # noqa: RUF001
@@ -262,32 +282,13 @@ def examples(results: Results) -> Markup:
             ("Thirty in between", note, between),
             ("The worst ten", f"Lowest {how}; among equals the shortest texts.", ranked[-10:]),
         ]
-    spans = any(one.row.spans for one in results.recovered)
-    shown_groups = [(title, note, [_card(one) for one in chosen]) for title, note, chosen in groups]
-    return macro("examples", groups=shown_groups, spans=spans)
-
-
-def _card(one: Recovered) -> dict[str, Any]:
-    row = one.row
-    return {
-        "index": row.index,
-        "exact": one.exact,
-        "quality": f"{one.quality:.0f}",
-        "measure": "BLEU" if row.kind == "sequence" else "% of words",
-        "cosine": None if one.cosine is None else f"{one.cosine:.3f}",
-        "reference": parts(row.reference, row.prediction, row.spans),
-        "prediction": parts(row.prediction, row.reference),
-        "given": row.given,
-        "cut": max(len(row.reference), len(row.prediction)) > 1000,
-    }
+    return macro("examples", groups=groups, spans=any(one.row.spans for one in ranked), parts=parts)
 
 
 def all_metrics(results: Results) -> Markup:
     """All metrics of metrics.json with explanations, the secondary ones folded."""
-    also = ", or was not computed for the nearest neighbour" if results.baseline is not None else ""
-    note = f"Shares, BLEU and ROUGE run from 0 to 100. A dash: the metric does not apply{also}."
-    tables = [metrics_table(results, secondary=secondary) for secondary in (False, True)]
-    return macro("metrics", table=tables[0], folded=tables[1], note=note)
+    table, folded = (metrics_table(results, secondary=secondary) for secondary in (False, True))
+    return macro("metrics", table=table, folded=folded, compared=results.baseline is not None)
 
 
 def metrics_table(results: Results, *, secondary: bool, explained: bool = True) -> Table:
@@ -312,49 +313,45 @@ def metrics_table(results: Results, *, secondary: bool, explained: bool = True) 
             if one.more is not None and mine is not None and theirs is not None and mine != theirs:
                 gain = (mine > theirs) == (one.more == "higher")
             cells += [Cell(shown(one.kind, other)), Cell(difference(one, mine, theirs), gain=gain)]
-        lines.append(Line(one.title, one.explanation if explained else "", tuple(cells), f"metric-{one.key}"))
+        lines.append(Line(one.title, one.explanation if explained else "", cells, f"metric-{one.key}"))
     columns = ("Nearest neighbour", "Difference") if baseline is not None else ()
-    return Table("", ("Metric", "This run", *columns), tuple(lines))
+    return Table("", ("Metric", "This run", *columns), lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A section of the page: its title, and the function that renders it or returns nothing."""
+class Section(NamedTuple):
+    """A section of the page: its title, and what it shows: HTML, a table, charts, or nothing."""
 
     title: str
-    render: Callable[[Results], Markup | None]
+    content: Callable[[Results], Markup | Table | list[Chart] | None]
 
     @property
     def anchor(self) -> str:
         return self.title.lower().replace(" ", "-")
 
-
-def _section(title: str, content: Callable[[Results], Table | list[Chart] | None]) -> Section:
-    """A section of one table, or of charts."""
-
-    def render(results: Results) -> Markup | None:
-        made = content(results)
-        return macro("table_of", table=made) if isinstance(made, Table) else charts_of(made or ())
-
-    return Section(title, render)
+    def html(self, results: Results) -> Markup:
+        """Empty where there is nothing to show."""
+        content = self.content(results)
+        if isinstance(content, Table):
+            return macro("table_of", table=content)
+        return charts_of(content) if isinstance(content, list) else content or Markup("")
 
 
 SECTIONS = (
     Section("In short", headline),
     Section("How close it came", closeness),
-    _section("Token by token", lambda results: token_charts([one.row for one in results.recovered])),
-    _section("Languages", lambda results: language_table(results.metrics)),
-    _section("Short and long texts", lambda results: length_table(results.metrics)),
+    Section("Token by token", lambda results: token_charts([one.row for one in results.recovered])),
+    Section("Languages", lambda results: language_table(results.metrics)),
+    Section("Short and long texts", lambda results: length_table(results.metrics)),
     Section("Step by step", correction),
-    _section("Rare and common words", lambda results: frequency_charts(results.analyses)),
-    _section(
+    Section("Rare and common words", lambda results: frequency_charts(results.analyses)),
+    Section(
         "Inside and outside the lexicon",
         lambda results: lexicon_table([as_scored(one.row) for one in results.recovered]),
     ),
-    _section("What it discloses", lambda results: attribute_table(results.metrics)),
+    Section("What it discloses", lambda results: attribute_table(results.metrics)),
     Section("How it learned", training),
-    _section("Hypotheses it learned from", lambda results: hypothesis_charts(results.directory)),
-    _section("Which words are named", lambda results: threshold_charts(results.directory)),
+    Section("Hypotheses it learned from", lambda results: hypothesis_charts(results.directory)),
+    Section("Which words are named", lambda results: threshold_charts(results.directory)),
     Section("Side by side", examples),
     Section("All metrics", all_metrics),
     Section("Configuration", lambda results: macro("configuration", text=results.config_text)),

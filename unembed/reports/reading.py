@@ -3,14 +3,12 @@
 reader = Reader(attack, session.oracle, batch_size=128)
 predictions = reader.read(vectors)                      # one per vector, in order, with a progress bar
 reader.cosines(predictions, vectors)                    # of each re-embedded text with its vector
-rows, metrics = read_texts(attack, datamodule, defense, embedder, models)    # under a defense it does not know
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -19,19 +17,14 @@ from torch import Tensor
 
 from unembed.attacks.base import Attack
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.callbacks.scoring import cosines_at, score_predictions
+from unembed.callbacks.scoring import cosines_at
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.datamodules.inversion import InversionDataModule
 from unembed.defenses.base import Defense, Role
-from unembed.defenses.threat import Hypotheses
 from unembed.embedders.base import QueryLimitError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs import layout
 from unembed.runs.files import Row, read_rows
-from unembed.scoring.models import ScoringModels
-
-Metrics = dict[str, float | int | None]
 
 
 class Reader:
@@ -56,10 +49,8 @@ class Reader:
     ) -> list[Prediction]:
         """A prediction for each vector, (n, d), in order.
 
-        Args:
-            vectors: The attacked vectors.
-            positions: Seeds for any sampling; None: 0 to n - 1.
-            description: Title of the progress bar, and name of this work in the batch cache.
+        ``positions`` seed any sampling (None: 0 to n - 1); ``description`` is the title of the progress bar, and the
+        name of this work in the batch cache.
 
         Raises:
             InputError: A query limit cut the attack short, and ``partial`` is false.
@@ -126,37 +117,3 @@ class ZeroFilled:
         """Defended vectors, zero-filled: (n, d) -> (n, dimension)."""
         defended = self.defense(embeddings, examples, role, epoch)
         return torch.nn.functional.pad(defended, (0, self.dimension - defended.shape[1]))
-
-
-def read_texts(
-    attack: Attack,
-    datamodule: InversionDataModule,
-    defense: Defense,
-    embedder: CachedEmbedder,
-    models: ScoringModels,
-    description: str = "inverting",
-    hypotheses: Hypotheses = "clean",
-) -> tuple[list[dict[str, Any]], Metrics]:
-    """Invert the defended vectors of a data module's test texts and score the recovered texts.
-
-    Args:
-        attack: The restored attack, on its device.
-        datamodule: Its test texts are embedded if they are not yet in the cache.
-        defense: Fitted; its vectors have the dimension that the attack accepts (see ZeroFilled).
-        embedder: The embedder with its cache; the attack may query it too.
-        models: Additional models for scoring.
-        description: Title of the progress bar.
-        hypotheses: Whether texts that the attack embeds get clean or defended vectors.
-
-    Returns:
-        The rows of predictions.jsonl and the values of metrics.json; the cosine is with the defended vector.
-
-    Raises:
-        InputError: A query limit cut the attack short.
-    """
-    datamodule.connect(embedder, defense, hypotheses=hypotheses)
-    datamodule.setup("test")
-    places = range(len(datamodule.examples("test")))
-    vectors = datamodule.vectors("test", list(places))
-    predictions = Reader(attack, datamodule.oracle, datamodule.eval_batch_size).read(vectors, description=description)
-    return score_predictions(dict(zip(places, predictions, strict=True)), datamodule, embedder, None, attack, models)

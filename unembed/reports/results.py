@@ -1,4 +1,4 @@
-"""Read and validate the files of a finished run directory, and score each recovered text.
+"""Read and validate the files of a finished run directory, score each recovered text, and describe metrics.
 
     config.yaml        attack, embedder, datamodule, defense, trainer, seed, name, choices
     metrics.json       {"bleu": 91.2, "cosine": 0.981, "entity_recovery": null, "examples": 2000, ...}
@@ -13,23 +13,38 @@ Other keys are ignored, except in metrics.json, where all keys are shown.
 
 from __future__ import annotations
 
+import contextvars
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import yaml
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter
 
 from unembed.core.atomic_files import read_json
 from unembed.core.examples import Span
-from unembed.metrics.description import Description
-from unembed.metrics.scored import Scored
+from unembed.metrics.entities import EntityRecovery
+from unembed.metrics.scored import Description, Scored
+from unembed.metrics.scoring import BY_LENGTH, text_metrics
 from unembed.metrics.text import exact_match, sentence_bleu
+from unembed.metrics.token_inversion import (
+    Claimed,
+    Claims,
+    FalseDiscovery,
+    TokenExact,
+    TokenLabelled,
+    TokenPartial,
+    TokenPartialMean,
+    TokenUnlabelled,
+)
 from unembed.metrics.tokens import recovered_words, token_overlap, words
+from unembed.reports.numbers import signed
 from unembed.runs import layout
-from unembed.runs.config_file import changed_values, with_changes
+from unembed.runs.config_file import sessions
 from unembed.runs.files import Row, read_config, read_lines, read_object, read_rows, validated
 
 
@@ -52,14 +67,9 @@ class Moment(BaseModel):
     learning_rate: _Finite = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """A prediction with its score.
-
-    Attributes:
-        row: The line of predictions.jsonl.
-        quality: 0 to 100: sentence BLEU for a sequence, recall of the reference's words for a set.
-        words: Number of words in the reference.
+class Recovered(NamedTuple):
+    """A line of predictions.jsonl with its number of words and its quality, 0 to 100: sentence BLEU for a sequence,
+    recall of the reference's words for a set.
     """
 
     row: Row
@@ -125,15 +135,10 @@ def chosen(config: Mapping[str, Any], group: str) -> Any:
 
 
 def read_results(run_dir: Path) -> Results:
-    """Read a run directory.
-
-    Raises:
-        InputError: A file is invalid, or is missing and not optional; names it, and the line.
-    """
+    """Read a run directory."""
     config_text, config = read_config(run_dir / layout.CONFIG)
-    if changed := changed_values(run_dir):
-        config = with_changes(config, run_dir)
-        config_text += "\n# Resumed with:\n" + yaml.safe_dump(changed, sort_keys=False, allow_unicode=True)
+    if resumed := sessions(run_dir):
+        config_text += "\n# Resumed:\n" + yaml.safe_dump(resumed, sort_keys=False, allow_unicode=True)
     baseline, history, analyses = (run_dir / name for name in (layout.BASELINE, layout.HISTORY, layout.ANALYSES))
     record, descriptions = run_dir / layout.RECORD, run_dir / layout.DESCRIPTIONS
     described = read_object(descriptions) if descriptions.exists() else {}
@@ -170,8 +175,7 @@ def by_quality(recovered: Sequence[Recovered]) -> list[Recovered]:
     return sorted(recovered, key=lambda one: (-one.quality, -one.words, one.row.index))
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A part of a text: whether it is recovered, the label of its entity, and whether it ends that entity."""
 
     text: str
@@ -187,23 +191,21 @@ def parts(text: str, other: str, spans: Sequence[tuple[int, int, str]] = (), lim
     """
     marks: list[bool] = []
     found_words = recovered_words(text, other)
-    for position, (part, found) in enumerate(found_words):
+    for position, (part, recovered) in enumerate(found_words):
         inner = 0 < position < len(found_words) - 1
         bridge = inner and part.isspace() and found_words[position - 1][1] and found_words[position + 1][1]
-        marks += [found or bridge] * len(part)
+        marks += [recovered or bridge] * len(part)
     labels: list[tuple[int, str] | None] = [None] * len(text)
     for number, (start, end, label) in enumerate(spans):
         for position in range(max(0, start), min(end, len(text))):
             labels[position] = labels[position] or (number, label)
-    cut: list[Part] = []
-    start = 0
+    cut = []
     size = min(len(text), limit)
-    for position in range(1, size + 1):
-        if position == size or (marks[position], labels[position]) != (marks[start], labels[start]):
-            entity = labels[start]
-            ends = position == size or labels[position] != entity
-            cut.append(Part(text[start:position], marks[start], entity and entity[1], ends))
-            start = position
+    for (recovered, entity), run in groupby(range(size), key=lambda position: (marks[position], labels[position])):
+        positions = [*run]
+        end = positions[-1] + 1
+        ends = end == size or labels[end] != entity
+        cut.append(Part(text[positions[0] : end], recovered, entity and entity[1], ends))
     return cut
 
 
@@ -213,3 +215,75 @@ def _recovered(row: Row) -> Recovered:
         return Recovered(row, sentence_bleu(row.reference, row.prediction), size)
     # A blank reference has no recall and counts as not recovered.
     return Recovered(row, token_overlap(row.reference, row.prediction).recall if size else 0.0, size)
+
+
+# ---------------------------------------------------------------------------------------------- descriptions of metrics
+
+MEASURES = (
+    *(metric.description for metric in text_metrics(lexicon=True)),
+    *(kind.description for kind in (TokenExact, TokenPartial, TokenPartialMean)),
+    Description("token_exact_low", "Inputs recovered, from", "Lower end of the share's 95 % interval.", secondary=True),
+    Description("token_exact_high", "Inputs recovered, to", "Upper end of the share's 95 % interval.", secondary=True),
+    *(metric.description for metric in (TokenLabelled(), TokenUnlabelled(), Claims(), Claimed(), FalseDiscovery())),
+    Description("examples", "Examples", "Texts attacked.", None, "count"),
+    Description("queries", "Queries", "Distinct texts that the attack asked the embedder for.", None, "count"),
+    Description("queries_per_target", "Queries a text", "The same, divided by the texts attacked.", None, "score"),
+    Description("partial", "Cut short", "Texts whose search ended at a limit of queries.", None, "count"),
+    Description("partial_reason", "Why cut short", "What the embedder said.", None, "other", secondary=True),
+    Description("seconds", "Time", "Time spent on these texts, training apart.", None, "seconds"),
+)
+_BY_KEY = {measure.key: measure for measure in MEASURES}
+
+# Descriptions of the user's own metrics in the run that is shown.
+_own: contextvars.ContextVar[tuple[Description, ...]] = contextvars.ContextVar("own", default=())
+
+
+@contextmanager
+def knowing(described: Sequence[Description]) -> Iterator[None]:
+    """Inside, the user's own metrics have their titles and units too."""
+    token = _own.set(tuple(described))
+    try:
+        yield
+    finally:
+        _own.reset(token)
+
+
+def own_keys() -> list[str]:
+    """Keys of the user's own metrics."""
+    return [one.key for one in _own.get()]
+
+
+def measure(key: str) -> Description:
+    """The description of a metric; an unknown key gets its own name and no explanation."""
+    family, _, rest = key.partition("/")
+    if rest and family == "entity_recovery":
+        return EntityRecovery(rest).description
+    if rest and family == "token_exact":
+        title = f"Inputs recovered, of {rest} tokens"
+        return Description(key, title, "The same share of the inputs of this length.", secondary=True)
+    if family == "claimed" and rest.isdigit():
+        return Claimed(int(rest)).description
+    if rest and family == "token_labelled":
+        return TokenLabelled(rest).description
+    if family == "translated" and (base := measure(rest)).explanation:
+        text = "The same, of predictions translated into the texts' language."
+        return replace(base, key=key, title=f"{base.title}, translated", explanation=text)
+    if key.startswith(BY_LENGTH) and (base := measure(rest.partition("/")[0])).explanation:
+        length = key.rpartition("/")[2]
+        title = f"{base.title}, {f'up to {length} tokens' if length.isdigit() else 'longer texts'}"
+        return replace(base, key=key, title=title, explanation="The same, of the texts of this length.")
+    known = {**_BY_KEY, **{one.key: one for one in _own.get()}}
+    return known.get(key) or Description(key, key.replace("_", " "), "", None, "other")
+
+
+def ordered(keys: Mapping[str, object]) -> list[Description]:
+    """The descriptions of ``keys``: known ones in the order of ``MEASURES``, then the others in the given order."""
+    known = [one for one in MEASURES if one.key in keys]
+    return known + [measure(key) for key in keys if key not in _BY_KEY]
+
+
+def difference(one: Description, mine: float | None, other: float | None) -> str:
+    """``mine - other`` with its sign; empty if a difference is meaningless."""
+    if mine is None or other is None or one.more is None:
+        return ""
+    return signed(one.kind, mine - other)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -22,8 +22,7 @@ WIDTH, HEIGHT = 340.0, 242.0  # about the width of a phone, so that text is neve
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40.0, 12.0, 30.0, 46.0
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(NamedTuple):
     """Maps data from ``low`` to ``high`` onto the drawing from ``start`` to ``end``."""
 
     low: float

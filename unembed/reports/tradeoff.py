@@ -1,9 +1,9 @@
 """The trade-off of defenses: ``python evaluate.py run=<dir> experiment=tradeoff collection=<dir>``.
 
 A finished attack inverts unseen documents under each defense of a list, and a search over the same collection is
-evaluated under the same defense. The output is tradeoff.json, .md and .html (tradeoff_page.py). Finished points are
-stored in points/, so the same command with output_dir=<directory> resumes a killed sweep.
-configs/experiment/tradeoff.yaml has the list of defenses.
+evaluated under the same defense. The output is tradeoff.json, .md and .html. Finished points are stored in points/, so
+the same command with output_dir=<directory> resumes a killed sweep. configs/experiment/tradeoff.yaml has the list of
+defenses.
 """
 
 from __future__ import annotations
@@ -11,30 +11,29 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lightning.pytorch.utilities import rank_zero_warn
-from pydantic import BaseModel, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, PositiveInt
 
 from unembed.attacks.base import Attack
+from unembed.callbacks.scoring import score_predictions
 from unembed.core import limits
-from unembed.core.atomic_files import write_file, write_json_lines
+from unembed.core.atomic_files import read_json, write_json, write_json_lines
 from unembed.core.errors import InputError, printable
-from unembed.datamodules.collections import CollectionSource
+from unembed.datamodules.collections import CollectionSource, HeldOut
 from unembed.datamodules.embedded import DEFENSE_SAMPLE
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.retrieval import Defended, Searchable, Similarity
 from unembed.datamodules.sources.base import folded
-from unembed.datamodules.sources.collection_texts import HeldOut
-from unembed.defenses.base import Defense
 from unembed.defenses.threat import Hypotheses, threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.statistics import evenly
-from unembed.reports.reading import Metrics, ZeroFilled, read_texts
+from unembed.reports.output import paragraphs
+from unembed.reports.reading import Reader, ZeroFilled
 from unembed.reports.tradeoff_page import NAME, with_intervals, write_results
 from unembed.runs import layout
 from unembed.runs.config_file import write_config
@@ -55,13 +54,7 @@ POINTS = "points"  # folder of the output: for each finished point a .json of me
 
 
 def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePoint]) -> None:
-    """Restore -> embed -> measure point by point -> write.
-
-    Args:
-        session: The session of the finished run.
-        settings: The settings of configs/evaluate.yaml.
-        points: The defenses to measure, the undefended point first.
-    """
+    """Restore -> embed -> measure point by point, the undefended one first -> write; ``settings`` of evaluate.py."""
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
@@ -69,32 +62,50 @@ def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePo
         raise InputError("denoiser: experiment=tradeoff compares defenses without one; leave it out")
     output = Path(settings.output_dir)
     sweep: TradeOff = instantiate(settings.tradeoff, _convert_="all")
-    models = session.models
     trained = threat_of(session.trained.defense)
-    width = trained.dimension(session.embedder.dimension)
-    attack = session.restored_attack(session.embedder, width, settings.ckpt_path)
+    attack = session.restored_attack(
+        session.embedder, trained.dimension(session.embedder.dimension), settings.ckpt_path
+    )
     collection = sweep.collection.read()
     training = session.training_data(data_of(session.run))
     source = session.trained.datamodule.get("source") or {}
     split = {key: source[key] for key in ("valid_fraction", "test_fraction", "split_seed") if key in source}
-    bench = Bench(sweep, session.embedder, attack, HeldOut(collection, **split), training, models)
+    bench = Bench(sweep, session.embedder, attack, HeldOut(collection, **split), training, session.models)
     finished = Finished(output / POINTS, _key(session, settings, bench))
     layout.start(output, resuming=finished.folder.is_dir(), key="output_dir")
     write_config(output, {**session.values, "tradeoff": OmegaConf.to_container(settings.tradeoff, resolve=True)})
-    bench.embed()
+    for index in bench.indexes.values():
+        index.embed()
     measured = []
     for number, point in enumerate(points):
         log.info("%d of %d: %s", number + 1, len(points), point.name)
         overrides, hypotheses = _with_hypotheses(point, session)
         done = finished.load(overrides)
         if done is None:
-            done = bench.measure(point.name, overrides, partial(_defense, point.config), hypotheses)
+            done = bench.measure(point.name, overrides, point.config.defense, hypotheses)
             finished.save(*done)
         measured.append(done)
-    notes = _notes(bench, str(session.trained.choices.defense) if trained.adaptive else "none")
-    if any(DEFENDED in point.overrides for point, _ in measured):
-        notes.append(f"With {DEFENDED}, texts that the attack embeds are defended, too; without, they are not.")
-    facts = _facts(session, bench)
+    attacked = len(bench.texts.examples("test"))
+    notes = paragraphs(
+        "tradeoff_notes",
+        trained=str(session.trained.choices.defense) if trained.adaptive else "none",
+        texts=attacked,
+        cut=bench.cut,
+        collection=collection,
+        similarity=sweep.similarity,
+        known=bench.known,
+        hypotheses=any(DEFENDED in point.overrides for point, _ in measured),
+    )
+    facts = {
+        "run": str(session.run),
+        "attack": session.config.choices.attack,
+        "embedder": session.config.choices.embedder,
+        "documents": len(collection.documents),
+        "queries": len(collection.queries),
+        "texts attacked": attacked,
+        "similarity": sweep.similarity,
+        "left_out": dict(collection.left_out),
+    }
     print(printable(write_results(output, with_intervals(measured, sweep.resamples), facts, notes, sweep.searches)))
     print(printable(f"Written: {output / NAME}.html, .md and .json"))
 
@@ -108,10 +119,6 @@ def _with_hypotheses(point: DefensePoint, session: Session) -> tuple[list[str], 
         return overrides, own
     defended = session.threat.hypotheses == "defended"
     return ([*overrides, DEFENDED], "defended") if defended else (overrides, own)
-
-
-def _defense(config: DictConfig) -> Defense:
-    return threat_of(config.defense).defense
 
 
 def _key(session: Session, settings: DictConfig, bench: Bench) -> str:
@@ -130,51 +137,10 @@ def _key(session: Session, settings: DictConfig, bench: Bench) -> str:
     return blake2b(json.dumps([*parts, str(settings.ckpt_path)], sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def _facts(session: Session, bench: Bench) -> dict[str, Any]:
-    choices, collection = session.config.choices, bench.collection
-    return {
-        "run": str(session.run),
-        "attack": choices.attack,
-        "embedder": choices.embedder,
-        "documents": len(collection.documents),
-        "queries": len(collection.queries),
-        "texts attacked": len(bench.texts.examples("test")),
-        "similarity": bench.sweep.similarity,
-        "left_out": dict(collection.left_out),
-    }
-
-
-def _notes(bench: Bench, defense: str) -> list[str]:
-    collection = bench.collection
-    trained = "on undefended vectors" if defense == "none" else f"with defense={defense}"
-    notes = [
-        f"The attack was trained {trained}. It reads {len(bench.texts.examples('test')):,} held-out "
-        f"documents, cut to {bench.cut} tokens; shorter vectors are filled up with zeros. Below a metric, its change "
-        "against the undefended store and the 95 % interval of that (bootstrap over the texts, or the queries); the "
-        "first line has the intervals of the metrics themselves. Coloured where the interval leaves zero out, as the "
-        "store's owner sees it.",
-        f"NDCG@10 with linear gain, over {len(collection.queries):,} queries and {len(collection.documents):,} "
-        f"documents, by {bench.sweep.similarity}. A dash: queries and documents are of different dimensions.",
-    ]
-    if collection.left_out:
-        counts = ", ".join(f"{count:,} {what}" for what, count in collection.left_out.items())
-        notes.append(f"Of the collection's files: {counts}.")
-    if bench.known:
-        notes.append(f"{bench.known:,} held-out documents stand in the attack's training text and were not attacked.")
-    return notes
-
-
 class TradeOff:
     """The settings of a sweep: the keys of ``tradeoff`` in configs/experiment/tradeoff.yaml.
 
-    Args:
-        collection: The collection that is searched and whose documents are attacked.
-        points: Defenses, each as overrides of evaluate.py; ``defense=none`` is always measured.
-        cuts: Numbers of tokens to which documents and queries are cut for the search; null keeps them whole.
-        defended: Whether queries and documents are defended for the search (``both``) or only ``documents``.
-        similarity: How the search compares vectors.
-        texts: Maximum number of held-out documents to attack.
-        resamples: Number of bootstrap resamples.
+    The collection is searched, and its held-out documents are attacked; ``defense=none`` is always measured.
     """
 
     def __init__(
@@ -202,14 +168,11 @@ def search_name(cut: int | None, defended: Defended) -> str:
 
 
 class Point(BaseModel):
-    """The measurements under one defense.
+    """The measurements under one defense, given by ``overrides`` on the command line.
 
-    Attributes:
-        name: Name of the defense.
-        overrides: Its overrides on the command line.
-        width: Dimension of its vectors at the attack's cut.
-        reconstruction: Metrics as in metrics.json; empty if the vectors are longer than the attack accepts.
-        retrieval: Metrics of each query by name of the search; None if the dimensions differ.
+    ``width`` is the dimension of its vectors at the attack's cut. ``reconstruction`` has metrics as in metrics.json,
+    none if the vectors are longer than the attack accepts; ``retrieval`` those of each query by name of the search, or
+    None if the dimensions differ.
     """
 
     name: str
@@ -237,34 +200,20 @@ class Finished:
         path = self.path(overrides)
         if not path.exists():
             return None
-        try:
-            rows = [json.loads(line) for _, line in limits.lines(path.with_suffix(".jsonl")) if line.strip()]
-            return Point.model_validate_json(limits.content(path, limits.LARGEST_JSON)), rows
-        except (ValidationError, ValueError, OSError) as error:
-            rank_zero_warn(f"{path}: {error}; measured again")
-            return None
+        return Point(**read_json(path)), [json.loads(line) for _, line in limits.lines(path.with_suffix(".jsonl"))]
 
     def save(self, point: Point, rows: Sequence[Mapping[str, Any]]) -> None:
         """Store a point; the metrics are written last, so that a point is never stored without its texts."""
         path = self.path(point.overrides)
         write_json_lines(path.with_suffix(".jsonl"), rows)
-        write_file(path, point.model_dump_json(indent=1) + "\n")
+        write_json(path, point.model_dump())
 
 
 class Bench:
     """The objects shared by all points of a sweep: the collection, its vectors, the texts to attack.
 
-    Args:
-        sweep: The settings.
-        embedder: The embedder with its cache.
-        attack: Built by ``Attack.restore``.
-        held_out: Held-out documents of the collection, unseen by an attack that was trained on such a collection.
-        training: The attack's training data: held-out documents that are also training texts are not attacked, and the
-            others are cut like the training texts.
-        models: Additional models for scoring.
-
-    Raises:
-        InputError: No document is left to attack.
+    ``held_out`` documents were not seen by an attack that was trained on such a collection; those that are training
+    texts all the same are not attacked, and the others are cut like the training texts.
     """
 
     def __init__(
@@ -294,20 +243,15 @@ class Bench:
         self.indexes = {cut: Searchable(self.collection, embedder, cut, training.tokenizer) for cut in cuts}
         self._others = [place for place, name in enumerate(self.collection.document_ids) if name not in attacked]
 
-    def embed(self) -> None:
-        """Embed the texts that are not in the cache."""
-        for index in self.indexes.values():
-            index.embed()
-
     def measure(
-        self, name: str, overrides: Sequence[str], build: Callable[[], Defense], hypotheses: Hypotheses = "clean"
+        self, name: str, overrides: Sequence[str], defense: DictConfig, hypotheses: Hypotheses = "clean"
     ) -> tuple[Point, list[dict[str, Any]]]:
         """Attack and search under a defense; return the point and its text rows.
 
         For each cut, the defense is fitted anew to the documents that are not attacked, which a defender has too.
         ``hypotheses`` says whether texts that the attack embeds get clean or defended vectors.
         """
-        defenses = {cut: build() for cut in self.indexes}
+        defenses = {cut: threat_of(defense).defense for cut in self.indexes}
         for cut, index in self.indexes.items():
             index.fit(defenses[cut], self._others[:: math.ceil(len(self._others) / DEFENSE_SAMPLE) or 1])
         retrieval: dict[str, dict[str, list[float]] | None] = {}
@@ -318,10 +262,16 @@ class Bench:
                 retrieval[search_name(cut, defended)] = known
         naive = ZeroFilled(defenses[self.cut], self.attack.dimension)
         rows: list[dict[str, Any]] = []
-        reconstruction: Metrics = {}
+        reconstruction: dict[str, float | int | None] = {}
         if naive.fits(self.embedder.dimension):
-            rows, reconstruction = read_texts(
-                self.attack, self.texts, naive, self.embedder, self.models, name, hypotheses
+            self.texts.connect(self.embedder, naive, hypotheses=hypotheses)
+            self.texts.setup("test")
+            places = range(len(self.texts.examples("test")))
+            reader = Reader(self.attack, self.texts.oracle, self.texts.eval_batch_size)
+            predictions = reader.read(self.texts.vectors("test", list(places)), description=name)
+            by_place = dict(zip(places, predictions, strict=True))
+            rows, reconstruction = score_predictions(
+                by_place, self.texts, self.embedder, None, self.attack, self.models
             )
         width = naive.defense.output_dimension(self.embedder.dimension)
         point = Point(

@@ -8,39 +8,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
 from unembed.metrics.base import Measured
 from unembed.metrics.retrieval import Ndcg
-from unembed.metrics.scored import Scored
+from unembed.metrics.scored import Description, Scored
 from unembed.metrics.scoring import text_metrics
 from unembed.metrics.statistics import Interval, interval, resampled_sums
-from unembed.reports import numbers
-from unembed.reports.html import macro, write
+from unembed.reports import numbers, output
 from unembed.reports.numbers import DASH, shown, signed
+from unembed.reports.output import Cell, Line, Table, macro
+from unembed.reports.results import measure
 from unembed.reports.svg import Frame, dot, line, padded, path, text
-from unembed.reports.tables import Cell, Line, Table, print_values, terminal
-from unembed.reports.wording import measure
 
 if TYPE_CHECKING:
     from unembed.reports.tradeoff import Point
 
-NAME = "tradeoff"
+NAME = "tradeoff"  # of the files
 READ = ("bleu", "bleu_sentence", "rouge1", "rougeL", "token_f1", "token_set_f1", "exact_match", "cosine")
 NDCG = Ndcg().description
-LISTED = 4  # most defenses that the sentence names
 WIDTH, HEIGHT = 680.0, 400.0  # of the chart
 NEAR = 13.0  # distance of dots whose labels would overlap
 
 
-@dataclass(frozen=True, slots=True)
-class DefendedValue:
+class DefendedValue(NamedTuple):
     """A metric under a defense, and its change from the undefended value, each with its interval; None if undefined.
 
     The undefended value itself has no change.
@@ -61,6 +57,19 @@ class DefendedValue:
         """Whether the whole interval of the change lies above zero."""
         return self.change_interval is not None and self.change_interval.low > 0
 
+    def described(self, metric: Description) -> str:
+        """``BLEU 84.1 (82.0 to 86.3)``."""
+        if self.value is None:
+            return f"no {metric.title}"
+        ends = "" if self.interval is None else f" ({numbers.interval(metric.kind, self.interval)})"
+        return f"{metric.title} {shown(metric.kind, self.value)}{ends}"
+
+    def changed(self, kind: str) -> str:
+        """``-4.1, -5.0 to -3.2``."""
+        change = self.change or 0.0
+        ends = " to ".join(signed(kind, end) for end in self.change_interval or (change, change))
+        return f"{signed(kind, change)}, {ends}"
+
     def plain(self) -> dict[str, Any]:
         """Plain values for JSON."""
         low, high = self.interval or (None, None)
@@ -69,51 +78,50 @@ class DefendedValue:
         return {"value": self.value, "low": low, "high": high, **change}
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredPoint:
-    """A point with its intervals: ``read`` by key of metrics.json, ``found`` NDCG@10 by name of the search."""
+class MeasuredPoint(NamedTuple):
+    """A point with its intervals: ``read`` by key of metrics.json, ``searched`` NDCG@10 by name of the search."""
 
     point: Point
     read: Mapping[str, DefendedValue]
-    found: Mapping[str, DefendedValue]
+    searched: Mapping[str, DefendedValue]
 
 
 def with_intervals(
     points: Sequence[tuple[Point, Sequence[Mapping[str, Any]]]], resamples: int, seed: int = 0
 ) -> list[MeasuredPoint]:
     """Metrics with intervals of each point and its text rows; the first point is the undefended one."""
-    metrics = [metric for metric in text_metrics() if metric.description.key in READ]
+    metrics = {key: metric for metric in text_metrics() if (key := metric.description.key) in READ}
+    ndcg = Ndcg()
     measured: list[tuple[dict[str, Measured[Any] | None], dict[str, Measured[Any] | None]]] = []
     for point, rows in points:
         scored = [Scored(row["reference"], row["prediction"], kind=row["kind"], cosine=row["cosine"]) for row in rows]
-        read = {metric.description.key: Measured.of(metric, scored) if scored else None for metric in metrics}
-        found = {
-            name: None if values is None else Measured(Ndcg(), Ndcg.known(values[NDCG.key]))
-            for name, values in point.retrieval.items()
+        read = {key: Measured.of(metrics[key], scored) if scored else None for key in READ}
+        searched = {
+            name: None if queries is None else Measured(ndcg, ndcg.known(queries[NDCG.key]))
+            for name, queries in point.retrieval.items()
         }
-        measured.append((read, found))
-    undefended = measured[0]
+        measured.append((read, searched))
+
+    def values(
+        own: Mapping[str, Measured[Any] | None], base: Mapping[str, Measured[Any] | None]
+    ) -> dict[str, DefendedValue]:
+        return {name: _value(own[name], base[name], resamples, seed) for name in base}
+
     return [
-        MeasuredPoint(
-            point,
-            {key: _value(read[key], undefended[0][key], resamples, seed) for key in READ},
-            {name: _value(found[name], undefended[1][name], resamples, seed) for name in undefended[1]},
-        )
-        for (point, _), (read, found) in zip(points, measured, strict=True)
+        MeasuredPoint(point, values(read, measured[0][0]), values(searched, measured[0][1]))
+        for (point, _), (read, searched) in zip(points, measured, strict=True)
     ]
 
 
-def _value(
-    measured: Measured[Any] | None, undefended: Measured[Any] | None, resamples: int, seed: int
-) -> DefendedValue:
-    if measured is None or np.isnan(measured.value):
+def _value(one: Measured[Any] | None, undefended: Measured[Any] | None, resamples: int, seed: int) -> DefendedValue:
+    if one is None or np.isnan(one.value):
         return DefendedValue(None)
-    resampled = measured.metric.combine(resampled_sums(measured.parts, resamples, seed))
-    own = measured.interval(resampled)
-    if undefended is None or undefended is measured or np.isnan(undefended.value):
-        return DefendedValue(measured.value, own)
+    resampled = one.metric.combine(resampled_sums(one.parts, resamples, seed))
+    own = one.interval(resampled)
+    if undefended is None or undefended is one or np.isnan(undefended.value):
+        return DefendedValue(one.value, own)
     base = undefended.metric.combine(resampled_sums(undefended.parts, resamples, seed))
-    return DefendedValue(measured.value, own, measured.value - undefended.value, interval(resampled - base))
+    return DefendedValue(one.value, own, one.value - undefended.value, interval(resampled - base))
 
 
 def chief(measured: Sequence[MeasuredPoint]) -> str:
@@ -121,75 +129,18 @@ def chief(measured: Sequence[MeasuredPoint]) -> str:
     return "bleu" if measured[0].point.reconstruction.get("bleu") is not None else "token_f1"
 
 
+class _Compared(NamedTuple):
+    name: str
+    read: DefendedValue
+    searched: DefendedValue
+
+
 def sentence(measured: Sequence[MeasuredPoint], search: str) -> str:
-    """A sentence on the chart: how many defenses lower reconstruction, and how many of them also search quality.
-
-    A defense "lowers" a metric where the whole interval of the change lies below zero.
-
-    Args:
-        measured: The undefended point first.
-        search: Name of the search in the chart.
-    """
+    """A sentence on the chart: how many defenses lower reconstruction, and how many of them also search quality."""
     key = chief(measured)
-    name, kind = measure(key).title, measure(key).kind
-
-    def changes(one: MeasuredPoint) -> str:
-        return f"{name} {_changed(one.read[key], kind)}, {NDCG.title} {_changed(one.found[search], NDCG.kind)}"
-
-    def lower(some: Sequence[MeasuredPoint]) -> str:
-        return f"{len(some)} lower{'s' if len(some) == 1 else ''}"
-
-    opening = (
-        f"Undefended, the attack reads texts at {_with_interval(measured[0].read[key], kind, name)} and the search "
-        f"reaches {_with_interval(measured[0].found[search], NDCG.kind, NDCG.title)}"
-    )
-    compared = [one for one in measured[1:] if None not in (one.read[key].value, one.found[search].value)]
-    if not compared:
-        return f"{opening}; no other point has both metrics."
-    free, dear, harm, idle = (
-        [one for one in compared if (one.read[key].lower, one.found[search].lower) == pair]
-        for pair in ((True, False), (True, True), (False, True), (False, False))
-    )
-    clauses = []
-    if free:
-        best = min(free, key=lambda one: one.read[key].change or 0.0)
-        clauses.append(
-            f"{lower(free)} {name} at no loss of NDCG@10 that these queries show, most of all {best.point.name} "
-            f"({changes(best)})"
-        )
-    if dear:
-        mildest = max(dear, key=lambda one: one.found[search].change or 0.0)
-        clauses.append(f"{lower(dear)} both, {mildest.point.name} costing the search least ({changes(mildest)})")
-    if harm:
-        clauses.append(f"{lower(harm)} NDCG@10 alone ({_listed(harm)})")
-    if idle:
-        clauses.append(f"{lower(idle)} neither ({_listed(idle)})")
-    if not free:
-        clauses.append(f"none lowers {name} without lowering NDCG@10")
-    size = f"of {len(compared)} defenses" if len(compared) > 1 else "of one defense"
-    return (
-        f"{opening}; {size}, {', '.join(clauses)} (95 % intervals, each taken alone). The attack was not trained on "
-        "these defenses: an attacker who prepares for one may read more."
-    )
-
-
-def _with_interval(value: DefendedValue, kind: str, name: str) -> str:
-    if value.value is None:
-        return f"no {name}"
-    ends = "" if value.interval is None else f" ({numbers.interval(kind, value.interval)})"
-    return f"{name} {shown(kind, value.value)}{ends}"
-
-
-def _changed(value: DefendedValue, kind: str) -> str:
-    assert value.change is not None
-    low, high = (signed(kind, end) for end in value.change_interval or (value.change, value.change))
-    return f"{signed(kind, value.change)}, {low} to {high}"
-
-
-def _listed(some: Sequence[MeasuredPoint]) -> str:
-    names = [one.point.name for one in some]
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"{', '.join(names[:LISTED])}{more}"
+    base, *others = (_Compared(one.point.name, one.read[key], one.searched[search]) for one in measured)
+    compared = [one for one in others if None not in (one.read.value, one.searched.value)]
+    return output.sentence("tradeoff", metric=measure(key), ndcg=NDCG, base=base, compared=compared)
 
 
 def tradeoff_chart(measured: Sequence[MeasuredPoint], search: str, y_name: str) -> Markup:
@@ -200,22 +151,24 @@ def tradeoff_chart(measured: Sequence[MeasuredPoint], search: str, y_name: str) 
     """
     key = chief(measured)
     placed = [
-        (number, one, one.found[search], one.read[key])
+        (number, one, one.searched[search], one.read[key])
         for number, one in enumerate(measured)
-        if one.found[search].value is not None and one.read[key].value is not None
+        if one.searched[search].value is not None and one.read[key].value is not None
     ]
-    ends = _ends([found for _, _, found, _ in placed]), _ends([read for _, _, _, read in placed])
+    ends = _ends([searched for _, _, searched, _ in placed]), _ends([read for _, _, _, read in placed])
     frame = Frame(padded(*ends[0]), padded(*ends[1]), WIDTH, HEIGHT)
     x, y = frame.x, frame.y
     parts = frame.axes("NDCG@10", y_name, x_ticks=8, y_ticks=6)
-    for _, _, found, read in placed:
-        assert found.value is not None
+    for _, _, searched, read in placed:
+        assert searched.value is not None
         assert read.value is not None
-        if found.interval is not None:
-            parts.append(line(x(found.interval.low), y(read.value), x(found.interval.high), y(read.value), "axis"))
+        if searched.interval is not None:
+            left, right = (x(end) for end in searched.interval)
+            parts.append(line(left, y(read.value), right, y(read.value), "axis"))
         if read.interval is not None:
-            parts.append(line(x(found.value), y(read.interval.low), x(found.value), y(read.interval.high), "axis"))
-    dots = [(number, one, x(found.value or 0.0), y(read.value or 0.0)) for number, one, found, read in placed]
+            bottom, top = (y(end) for end in read.interval)
+            parts.append(line(x(searched.value), bottom, x(searched.value), top, "axis"))
+    dots = [(number, one, x(searched.value or 0.0), y(read.value or 0.0)) for number, one, searched, read in placed]
     for _, family in groupby(dots, key=lambda dot: dot[1].point.name.partition(" ")[0]):
         parts.append(path([(across, down) for _, _, across, down in family], "series0 thin"))
     for number, one, across, down in reversed(dots):  # the undefended one on top
@@ -241,7 +194,7 @@ def _ends(values: Sequence[DefendedValue]) -> tuple[float, float]:
 
 
 def write_results(
-    output: Path,
+    folder: Path,
     measured: Sequence[MeasuredPoint],
     facts: Mapping[str, Any],
     notes: Sequence[str],
@@ -249,12 +202,8 @@ def write_results(
 ) -> str:
     """Write the three files and print the table; return the summary sentence.
 
-    Args:
-        output: The directory.
-        measured: The undefended point first.
-        facts: What was attacked and searched, for the page's header and the JSON.
-        notes: Notes below the table.
-        searches: Names of the searches; the chart shows the first.
+    Of the points ``measured``, the undefended one is first; ``facts`` say what was attacked and searched, for the
+    page's header and the JSON; of the searches, the chart shows the first.
     """
     first = searches[0]
     summary, table = sentence(measured, first), _table(measured, notes, searches)
@@ -272,8 +221,8 @@ def write_results(
     }
     points = [_plain(one, searches) for one in measured]
     values = {**facts, "sentence": summary, "searches": list(searches), "points": points}
-    write(output / NAME, page, [table], values)
-    print_values(table, terminal())
+    output.write(folder / NAME, page, [table], values)
+    output.print_values(table, output.terminal())
     return summary
 
 
@@ -282,10 +231,10 @@ def _table(measured: Sequence[MeasuredPoint], notes: Sequence[str], searches: Se
     lines = []
     for number, one in enumerate(measured):
         read = [_cell(one.read[key], measure(key).kind, more_is_good=False) for key in READ]
-        found = [_cell(one.found[name], "cosine", more_is_good=True) for name in searches]
+        searched = [_cell(one.searched[name], "cosine", more_is_good=True) for name in searches]
         below = "" if one.point.reconstruction else f"{one.point.width} dimensions, more than the attack takes"
-        lines.append(Line(f"{number}. {one.point.name}", below, (*read, *found)))
-    return Table("Defense by defense", tuple(columns), tuple(lines), notes=tuple(notes))
+        lines.append(Line(f"{number}. {one.point.name}", below, (*read, *searched)))
+    return Table("Defense by defense", columns, lines, notes=notes)
 
 
 def _cell(value: DefendedValue, kind: str, *, more_is_good: bool) -> Cell:
@@ -315,6 +264,6 @@ def _plain(one: MeasuredPoint, searches: Sequence[str]) -> dict[str, Any]:
         "retrieval": retrieval,
         "intervals": {
             **{key: value.plain() for key, value in one.read.items()},
-            **{f"{NDCG.key}, {name}": value.plain() for name, value in one.found.items()},
+            **{f"{NDCG.key}, {name}": value.plain() for name, value in one.searched.items()},
         },
     }

@@ -10,21 +10,20 @@ trials.json: {"bleu": {"mean": 31.2, "standard_error": 0.04, "values": [31.1, 31
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, Field, TypeAdapter
 
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.commands import command
 from unembed.core.errors import InputError
-from unembed.reports.tables import Cell, Line, Table, plain, print_values, terminal
-from unembed.reports.wording import measure, ordered
+from unembed.reports.comparison.measuring import Spread, welch
+from unembed.reports.output import Cell, Line, Table, plain, print_values, terminal
+from unembed.reports.results import measure, ordered
 from unembed.runs import layout
-from unembed.runs.files import read_lines, validated
+from unembed.runs.files import read_rows, validated
 
 TRIALS, T_TEST = "trials.json", "t_test.json"
 TITLE = "Two-sided unpaired t-test between trials (Welch); * p < 0.05, not corrected for many metrics"
@@ -35,43 +34,28 @@ _Number = Annotated[float, Field(ge=-1e150, le=1e150)]
 
 
 class Summary(BaseModel):
-    """The result of ``summary`` for a metric, read from an untrusted trials.json."""
+    """A metric of several trials: mean, standard error of the mean (n - 1) and values; None if a value is None."""
 
     mean: _Number | None
     standard_error: Annotated[_Number, Field(ge=0)] | None
     values: list[_Number | None]
 
 
-class _Referring(BaseModel):
-    """The part of a line of predictions.jsonl that is compared."""
-
-    reference: str
-
-
-_SUMMARIES = TypeAdapter(dict[str, Summary])
-
-
 def write_trials(output: Path, count: int) -> None:
     """Write trials.json from the metrics.json of ``count`` trials."""
     metrics = [read_json(layout.trial_folder(output, n) / layout.METRICS) for n in range(count)]
-    write_json(output / TRIALS, {key: summary([one[key] for one in metrics]) for key in metrics[0]})
+    write_json(output / TRIALS, {key: summary([one[key] for one in metrics]).model_dump() for key in metrics[0]})
 
 
-def summary(values: Sequence[float | None]) -> dict[str, Any]:
-    """Mean, standard error of the mean (sample, n - 1) and values; null if a value is null."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return {"mean": None, "standard_error": None, "values": list(values)}
-    error = statistics.stdev(known) / math.sqrt(len(known)) if len(known) > 1 else None
-    return {"mean": statistics.fmean(known), "standard_error": error, "values": known}
+def summary(values: Sequence[float | None]) -> Summary:
+    """The summary of a metric; None has no mean, and a single trial no standard error."""
+    spread = Spread.of(values)
+    error = None if spread.deviation is None else spread.deviation / math.sqrt(len(values))
+    return Summary(mean=spread.mean, standard_error=error, values=list(values))
 
 
 def find(directory: Path, key: str) -> Path:
-    """The evaluation that ``directory`` names: itself, or the newest evaluation with trials if it is a run.
-
-    Raises:
-        InputError: There is none; ``key`` is the setting that named the directory.
-    """
+    """The evaluation that ``directory`` names: itself, or the newest evaluation with trials if it is a run."""
     if not directory.is_dir():
         raise InputError(f"{key}={directory}: there is no such directory")
     if (directory / TRIALS).is_file():
@@ -85,71 +69,50 @@ def find(directory: Path, key: str) -> Path:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TrialDifference:
-    """A metric of two evaluations: mean and standard error of the trials of each, Welch's t and its two-sided p value.
-
-    ``t`` and ``p`` are None if neither side varies.
-    """
+class TrialDifference(NamedTuple):
+    """A metric of two evaluations: its summaries, Welch's t and its two-sided p value, None if neither side varies."""
 
     key: str
-    one: tuple[float, float]
-    other: tuple[float, float]
+    one: Summary
+    other: Summary
     t: float | None
     p: float | None
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[TrialDifference]:
+def differences(one: Mapping[str, Summary], other: Mapping[str, Summary]) -> list[TrialDifference]:
     """Two-sided unpaired t-tests between the trials of two evaluations, one per metric, uncorrected.
 
     Zhu et al. (2024) only say unpaired. This is Welch's test, which does not assume equal variances.
-
-    Args:
-        one: Content of a trials.json.
-        other: Content of another trials.json.
     """
-    from scipy.stats import ttest_ind
-
     tests = []
-    for key in (one.key for one in ordered(one) if one.key in other and one.key not in UNTESTED):
-        pair = one[key], other[key]
-        if any(side["standard_error"] is None or side["mean"] is None or None in side["values"] for side in pair):
-            continue  # null, or a single trial
-        means = [(float(side["mean"]), float(side["standard_error"])) for side in pair]
-        t = p = None
-        if any(error > 0 for _, error in means):
-            result = ttest_ind(pair[0]["values"], pair[1]["values"], equal_var=False)
-            t, p = (float(value) if math.isfinite(value) else None for value in (result.statistic, result.pvalue))
-        tests.append(TrialDifference(key, means[0], means[1], t, p))
+    for key in (metric.key for metric in ordered(one) if metric.key in other and metric.key not in UNTESTED):
+        if None not in (one[key].standard_error, other[key].standard_error):  # null, or a single trial
+            result = welch(one[key].values, other[key].values)
+            t, p = (None, None) if result is None else (float(result.statistic), float(result.pvalue))
+            tests.append(TrialDifference(key, one[key], other[key], t, p))
     return tests
 
 
 def compare(one: Path, other: Path) -> None:
     """Print the differences between two evaluations with trials, and write them to t_test.json of the first."""
-    tests = differences(_read(one), _read(other))
-    values = {test.key: {"difference": test.one[0] - test.other[0], "t": test.t, "p": test.p} for test in tests}
-    write_json(one / T_TEST, {"other": str(other), **values})
-    lines = []
-    for test in tests:
-        means = (f"{_digits(test.key, mean)} ± {error:.3g}" for mean, error in (test.one, test.other))
+    lines, values = [], {}
+    for test in differences(_read(one), _read(other)):
+        digits = 4 if measure(test.key).kind == "cosine" else 2
+        difference = (test.one.mean or 0.0) - (test.other.mean or 0.0)
+        values[test.key] = {"difference": difference, "t": test.t, "p": test.p}
+        means = (f"{side.mean:.{digits}f} ± {side.standard_error:.3g}" for side in (test.one, test.other))
         p = "no variance" if test.p is None else f"{test.p:.3g}{' *' if test.p < 0.05 else ''}"
-        difference = _digits(test.key, test.one[0] - test.other[0])
-        lines.append(Line(measure(test.key).title, "", tuple(map(Cell, (*means, difference, p)))))
+        cells = (*means, f"{difference:.{digits}f}", p)
+        lines.append(Line(measure(test.key).title, "", [*map(Cell, cells)]))
+    write_json(one / T_TEST, {"other": str(other), **values})
     console = terminal()
-    print_values(Table(TITLE, ("metric", "this", "the other", "difference", "p"), tuple(lines)), console)
+    print_values(Table(TITLE, ("metric", "this", "the other", "difference", "p"), lines), console)
     console.print(plain(f"this: {one}\nthe other: {other}"), soft_wrap=True)
-    if _references(one) != _references(other):
+    texts = [[row.reference for row in read_rows(path / layout.PREDICTIONS)] for path in (one, other)]
+    if texts[0] != texts[1]:
         console.print(plain("NOTE: THE TWO WERE TESTED ON DIFFERENT TEXTS; a difference may be that of the texts."))
 
 
-def _digits(key: str, value: float) -> str:
-    return f"{value:.4f}" if measure(key).kind == "cosine" else f"{value:.2f}"
-
-
-def _read(evaluation: Path) -> dict[str, Any]:
+def _read(evaluation: Path) -> dict[str, Summary]:
     path = evaluation / TRIALS
-    return {key: one.model_dump() for key, one in validated(_SUMMARIES, read_json(path), path).items()}
-
-
-def _references(evaluation: Path) -> list[str]:
-    return [row.reference for row in read_lines(evaluation / layout.PREDICTIONS, _Referring)]
+    return validated(TypeAdapter(dict[str, Summary]), read_json(path), path)

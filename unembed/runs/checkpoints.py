@@ -117,10 +117,7 @@ def resuming(directory: Path) -> str:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Load a checkpoint on the CPU: tensors and plain values only.
-
-    Callback states are reduced to numbers, since ModelCheckpoint would delete the files that its state names.
-    """
+    """Load a checkpoint on the CPU: tensors and plain values only, of callbacks only numbers."""
     content = load_tensors(path, "a checkpoint")
     if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
         raise InputError(f"{path}: not a checkpoint: it has no weights (state_dict)")
@@ -150,11 +147,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def numbers_of_callbacks(states: Any) -> dict[str, dict[str, Any]]:
-    """The callback states of a checkpoint that hold only numbers.
-
-    Any other state is dropped as a whole. ModelCheckpoint thus starts anew: its state holds paths of files, which it
-    would delete at the next save.
-    """
+    """The callback states of a checkpoint that hold only numbers, not paths: ModelCheckpoint would delete those."""
     return {
         name: state
         for name, state in (states.items() if isinstance(states, dict) else ())
@@ -210,15 +203,11 @@ def _is_sound(checkpoint: Path) -> bool:
 
 
 class WholeCheckpoints(TorchCheckpointIO):
-    """Writes checkpoints atomically, loads them without unpickling objects, and removes only files that it wrote.
+    """Writes checkpoints atomically, and loads them without unpickling objects.
 
     Lightning's own writer puts its temporary file into the system's temporary directory. If that is on another disk, a
     kill during the last copy destroys the old checkpoint too.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._written = set[Path]()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         """Write ``checkpoint`` to ``path``; a checkpoint that is there already is kept beside it until training ends.
@@ -230,7 +219,6 @@ class WholeCheckpoints(TorchCheckpointIO):
         torch.save(checkpoint, content)
         previous = Path(path).with_name(Path(PREVIOUS).name)
         write_file(Path(path), lambda file: file.write(content.getbuffer()), previous)
-        self._written.add(Path(path).absolute())
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = True
@@ -240,13 +228,6 @@ class WholeCheckpoints(TorchCheckpointIO):
         if LIGHTNING_VERSION not in content:
             raise InputError(f"{path}: not a checkpoint of a training: it has no {LIGHTNING_VERSION}")
         return content
-
-    def remove_checkpoint(self, path: str | Path) -> None:
-        """Remove a checkpoint that this object wrote; Lightning's own method removes anything at ``path``."""
-        file = Path(path).absolute()
-        if file in self._written and file.is_file() and not file.is_symlink():
-            file.unlink()
-            self._written.remove(file)
 
 
 # -- weights in eight bits --------------------------------------------------------------------------------------------

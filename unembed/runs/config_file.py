@@ -1,9 +1,9 @@
-"""A run's ``config.yaml``, plain values that are safe to read from an untrusted run directory, and ``resumed.json``.
+"""A run's ``config.yaml``, plain values that are safe to read from an untrusted run directory.
 
     write_config(run, {"seed": 0, "attack": {"_target_": "unembed.attacks.geia.GEIA"}})
-    read_config(run).attack        # with the training budget of the last resumption
+    read_config(run).attack
 
-config.yaml is written once. What changed when a run was resumed is in resumed.json:
+It has the values that the run was last trained with. What a resumption changed is also noted in resumed.json:
 
     {"sessions": [{"time": "2026-11-22T05:54:45+00:00", "changed": {"trainer.max_steps": {"before": 300, "now": 600}}}]}
 """
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from pydantic import BaseModel, TypeAdapter
 
 from unembed.core.atomic_files import read_json, write_file, write_json
 from unembed.core.commands import shown_value
@@ -35,8 +34,7 @@ log = logging.getLogger("train")
 BUDGET = ("trainer.max_steps", "trainer.max_epochs", "trainer.min_steps", "trainer.min_epochs", "trainer.max_time",
           "embedder.max_queries")  # fmt: skip
 BATCHES_A_STEP = ("trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches")
-_DESCRIPTION = "access"  # what the access table says of a run: nothing that the run does depends on it
-_UNSET = "(unset)"
+UNSET = "(unset)"
 # Arguments of data modules that name text files.
 TEXTS = {"path", "train", "valid", "test", "documents", "queries", "qrels"}
 
@@ -46,15 +44,42 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
     write_file(directory / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
 
-def keep_config(directory: Path, config: Mapping[str, Any]) -> None:
-    """Write the config.yaml of a new run; in that of a resumed run, the description of its cell alone is replaced."""
+def record_config(directory: Path, config: Mapping[str, Any]) -> None:
+    """Write the config.yaml of a new run.
+
+    In that of a resumed run, budget, number of processes and data paths are replaced, and noted in resumed.json; so is
+    what the access table says of the run, on which nothing depends.
+    """
     path = directory / CONFIG
     if not path.is_file():
         write_config(directory, config)
         return
-    stored, described = files.read_config(path)[1], config.get(_DESCRIPTION)
-    if stored.get(_DESCRIPTION) != described:
-        write_config(directory, {**stored, _DESCRIPTION: described})
+    from omegaconf import OmegaConf
+
+    stored = files.read_config(path)[1]
+    changed = {
+        key: {"before": before, "now": now}
+        for key, before, now in differences(stored, config)
+        if (key in (*BUDGET, *BATCHES_A_STEP) or names_data(key)) and now != UNSET
+    }
+    if not changed and stored.get("access") == config.get("access"):
+        return
+    updated = OmegaConf.create({**stored, "access": config.get("access")})
+    for key, values in changed.items():
+        log.info("resumed with %s: %s -> %s", key, shown_value(values["before"]), shown_value(values["now"]))
+        OmegaConf.update(updated, key, values["now"], merge=False)
+    if changed:
+        (directory / REPORT).unlink(missing_ok=True)  # it is of the run before these changes
+        session = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "changed": changed}
+        write_json(directory / RESUMED, {"sessions": [*sessions(directory), session]})
+    write_config(directory, OmegaConf.to_container(updated))  # type: ignore[arg-type]
+
+
+def sessions(directory: Path) -> list[Any]:
+    """The sessions of resumed.json, in which a run was resumed with other values."""
+    path = directory / RESUMED
+    found = read_json(path).get("sessions") if path.is_file() else []
+    return found if isinstance(found, list) else []
 
 
 def read_config(directory: Path) -> DictConfig:
@@ -62,7 +87,7 @@ def read_config(directory: Path) -> DictConfig:
     from omegaconf import DictConfig, OmegaConf
 
     path = directory / CONFIG
-    values = with_changes(files.read_config(path)[1], directory)
+    values = files.read_config(path)[1]
     _check_plain(values, path)
     config = OmegaConf.create(values)
     assert isinstance(config, DictConfig)
@@ -98,7 +123,7 @@ def differences(
 ) -> list[tuple[str, Any, Any]]:
     """Keys of two configurations with both values, where these differ; names in ``left_out`` are not compared."""
     old, new = dict(_leaves(before, "", left_out)), dict(_leaves(now, "", left_out))
-    pairs = [(key, old.get(key, _UNSET), new.get(key, _UNSET)) for key in dict.fromkeys([*old, *new])]
+    pairs = [(key, old.get(key, UNSET), new.get(key, UNSET)) for key in dict.fromkeys([*old, *new])]
     return [(key, one, other) for key, one, other in pairs if one != other]
 
 
@@ -115,55 +140,3 @@ def names_data(key: str, *more: str) -> bool:
     """Whether a key names text files, which are compared by content, or is one of ``more`` of the data module's."""
     parts = [part for part in re.split(r"\.|\[\d+\]", key) if part not in ("source", "")]
     return len(parts) == 2 and parts[0] == "datamodule" and parts[1] in (*TEXTS, *more)
-
-
-def note_changes(directory: Path, config: Mapping[str, Any]) -> None:
-    """Record in resumed.json with which other budget, number of processes or data path a run is resumed."""
-    from omegaconf import OmegaConf
-
-    stored = OmegaConf.to_container(read_config(directory))
-    assert isinstance(stored, dict)
-    before, noted = {str(name): value for name, value in stored.items()}, (*BUDGET, *BATCHES_A_STEP)
-    every = differences(before, config)
-    changed = [(key, old, new) for key, old, new in every if (key in noted or names_data(key)) and new != _UNSET]
-    for key, old, new in changed:
-        log.info("resumed with %s: %s -> %s", key, shown_value(old), shown_value(new))
-    if changed:
-        (directory / REPORT).unlink(missing_ok=True)  # it is of the run before these changes
-        changes = {key: _Change(before=old, now=new) for key, old, new in changed}
-        session = _Session(time=datetime.now(UTC).isoformat(timespec="seconds"), changed=changes)
-        write_json(directory / RESUMED, {"sessions": [one.model_dump() for one in (*_sessions(directory), session)]})
-
-
-class _Change(BaseModel):
-    before: Any = None
-    now: Any
-
-
-class _Session(BaseModel):
-    time: str = ""
-    changed: dict[str, _Change]
-
-
-def changed_values(directory: Path) -> dict[str, Any]:
-    """The values of the last resumption by key; empty if the run was never resumed with changes."""
-    return {key: one.now for session in _sessions(directory) for key, one in session.changed.items()}
-
-
-def with_changes(config: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """The configuration of config.yaml with the values of the last resumption."""
-    for key, value in changed_values(directory).items():
-        *parents, name = key.split(".")
-        node: Any = config
-        for parent in parents:
-            node = node.get(parent) if isinstance(node, dict) else None
-        if not isinstance(node, dict):
-            raise InputError(f"{directory / RESUMED}: {key} is not a key of the run's {CONFIG}")
-        node[name] = value
-    return config
-
-
-def _sessions(directory: Path) -> list[_Session]:
-    path = directory / RESUMED
-    sessions = read_json(path).get("sessions") if path.is_file() else []
-    return files.validated(TypeAdapter(list[_Session]), sessions, path, "sessions")

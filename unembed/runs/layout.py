@@ -1,7 +1,7 @@
 """File names and structure of a run directory.
 
-config.yaml        the resolved config as plain values; written once, unchanged by resuming
-resumed.json       only if the run was resumed with other values: when, and which values changed
+config.yaml        the resolved config as plain values
+resumed.json       when the run was resumed with another budget, and what it was before
 record.json        versions, device, embedder, queries, and how it was trained
 data.json          the files that texts were read from: path, size, SHA-256
 checkpoints/       last.ckpt; while it is trained, previous.ckpt too

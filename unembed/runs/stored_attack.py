@@ -83,11 +83,16 @@ def identity(folder: Path) -> str:
     return blake2b(described.encode(), digest_size=16).hexdigest()
 
 
-def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> None:
-    """Check that a finished run was trained on vectors of this embedder."""
+def check_directory(run: Path, key: str) -> None:
+    """Check that ``run``, the value of ``key``, is a run directory."""
     if not (run / layout.CONFIG).is_file():
         reason = f"{layout.CONFIG} is missing" if run.is_dir() else missing(run, "directory")
         raise InputError(f"{key}={run}: not a run directory ({reason})")
+
+
+def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> None:
+    """Check that a finished run was trained on vectors of this embedder."""
+    check_directory(run, key)
     choices = read_config(run).get("choices")
     layout.check_links(run)
     finished_checkpoint(run, key=key)

@@ -31,14 +31,12 @@ _NAMED = re.compile(r"^[ ]*(?:- )?(\w+):[ ]*([^\s#]+)", re.MULTILINE)
 _ADDRESS = re.compile(r"\s*[\w+.-]+(::[^:]+)*://")  # URLs, including the names that file system libraries use for them
 _SETTING = re.compile(r"(.*\.)?(base_url|\w*_env)|logger\.entity")  # keys of addresses, variables and accounts
 _HOW = ("_partial_", "_args_", "_recursive_", "_convert_")  # how Hydra builds a node
-_BORROWED = re.compile(r"^\s*- /(\w+)@", re.MULTILINE)  # options of another group: a second embedder, in scoring
+_BORROWED = {"scoring": "embedder"}  # a second embedder, among the models for scoring
+_CALLBACKS = "lightning.pytorch.callbacks."
 # Lightning's callbacks that people add on the command line; evaluation only compares their class and builds none.
 _ADDED = {
-    "lightning.pytorch.callbacks.EarlyStopping",
-    "lightning.pytorch.callbacks.LearningRateMonitor",
-    "lightning.pytorch.callbacks.RichProgressBar",
-    "lightning.pytorch.callbacks.TQDMProgressBar",
-    "lightning.pytorch.callbacks.DeviceStatsMonitor",
+    f"{_CALLBACKS}{name}"
+    for name in ("EarlyStopping", "LearningRateMonitor", "RichProgressBar", "TQDMProgressBar", "DeviceStatsMonitor")
 }
 _CHOICE = re.compile(r"\w[\w.+-]*(/\w[\w.-]*)*")  # option of a group: names under configs/ (a+b), no path out of it
 
@@ -56,10 +54,7 @@ def trusting(names: str | Sequence[str]) -> Iterator[None]:
 
 
 class _Need(NamedTuple):
-    """A part of a configuration that needs the user's word: its key, what ``trust=`` may name for it, and the message.
-
-    For a setting (an address, a variable or an account) it is enough to set its key.
-    """
+    """What ``trust=`` has to name for a key, one of ``names``. A setting may also be set by the user."""
 
     key: str
     names: Sequence[str]
@@ -73,20 +68,15 @@ def check_trusted(config: DictConfig, run: Path, given: Collection[str] = (), bu
     Addresses under the keys and groups in ``given`` were set on the command line and are the user's own. ``built`` are
     the only parts of the configuration that are built; by default all of it.
     """
-    trusted, messages = _trusted.get(), []
-    values = OmegaConf.to_container(config, resolve=False)
-    assert isinstance(values, dict)
-    for key, names, message, is_setting in _needs(values, "", _known()):
-        parts = key.split(".")
-        is_given = any(".".join(parts[:count]) in given for count in range(1, len(parts) + 1))
+    messages = []
+    for key, names, message, is_setting in _needs(config):
+        is_given = f"{key}.".startswith(tuple(f"{one}." for one in given))
         unused = is_setting and (is_given or (built and _root(key) not in built))
-        if not unused and not any(name in trusted for name in names):
+        if not unused and not {*names} & {*_trusted.get()}:
             messages.append(message)
-    choices = values.get("choices") or {}
-    if not isinstance(choices, dict):
-        messages.append(f"choices={choices!r}: no mapping")
-        choices = {}
-    for name, choice in choices.items():
+    choices = config.get("choices")
+    for name in map(str, choices if isinstance(choices, DictConfig) else ()):
+        choice = choices[name]
         if choice is not None and not (isinstance(choice, str) and _CHOICE.fullmatch(choice)):
             messages.append(f"choices.{name}={choice!r}: no name of an option")
     if messages:
@@ -95,11 +85,20 @@ def check_trusted(config: DictConfig, run: Path, given: Collection[str] = (), bu
 
 def foreign(config: DictConfig) -> list[str]:
     """The names that ``check_trusted`` would ask for: modules, models with code, addresses, variables, accounts."""
-    needs = _needs(OmegaConf.to_container(config, resolve=False), "", _known())
-    return list(dict.fromkeys(need.names[0] for need in needs))
+    return list(dict.fromkeys(need.names[0] for need in _needs(config)))
 
 
-def _needs(value: Any, key: str, known: frozenset[tuple[str, str]]) -> Iterator[_Need]:
+def _needs(config: DictConfig) -> Iterator[_Need]:
+    known = frozenset(
+        (key, value)
+        for values in _named().values()
+        for key, value in values
+        if key.endswith("_env") or _ADDRESS.match(value)
+    )
+    return _needs_of(OmegaConf.to_container(config, resolve=False), "", known)
+
+
+def _needs_of(value: Any, key: str, known: frozenset[tuple[str, str]]) -> Iterator[_Need]:
     """All that needs the user's word at or under ``value``; keys with the values in ``known`` do not."""
     if isinstance(value, dict):
         yield from _code(value, f"{key}." if key else "")
@@ -107,15 +106,13 @@ def _needs(value: Any, key: str, known: frozenset[tuple[str, str]]) -> Iterator[
             # No variable belongs to that server; one that is left out has the constructor's default.
             value, known = {**value, "api_key_env": value.get("api_key_env", "OPENAI_API_KEY")}, frozenset()
         for name, child in value.items():
-            yield from _needs(child, f"{key}.{name}" if key else str(name), known)
+            yield from _needs_of(child, f"{key}.{name}" if key else str(name), known)
     elif isinstance(value, list):
         for number, child in enumerate(value):
-            yield from _needs(child, f"{key}[{number}]", known)
-    elif (
-        value is not None
-        and (key.rpartition(".")[2], str(value)) not in known
-        and (_SETTING.fullmatch(key) or _ADDRESS.match(str(value)))
-    ):
+            yield from _needs_of(child, f"{key}[{number}]", known)
+    elif value is None or (key.rpartition(".")[2], str(value)) in known:
+        return
+    elif _SETTING.fullmatch(key) or _ADDRESS.match(str(value)):
         advice = f"give {key}=<yours>, or trust=<this one>"
         message = f"{key}={value}: a run chooses no address, key or account; {advice}"
         yield _Need(key, [str(value)], message, is_setting=True)
@@ -126,18 +123,11 @@ def _code(node: dict[Any, Any], at: str) -> Iterator[_Need]:
     target, group = node.get("_target_"), _root(at)
     parts = str(target).split(".")
     names = [*(".".join(parts[:count]) for count in range(max(1, len(parts) - 1), 0, -1)), str(target)]
-    if "_target_" in node and not isinstance(target, str):
-        yield _Need(at, names, f"{at}_target_={target!r}: not a class name")
-    elif isinstance(target, str) and target not in _classes(group):
-        yield _Need(
-            at,
-            names,
-            f"{at}_target_={target}: none of the classes that configs/{group} names, so it is not imported; "
-            f"if you trust that code and this run, add trust={names[0]}",
-        )
-    for name in _HOW:
-        if name in node:
-            yield _Need(at, names, f"{at}{name}={node[name]!r:.60}: no class of ours needs it")
+    if "_target_" in node and not (isinstance(target, str) and target in _classes(group)):
+        message = f"{at}_target_={target}: none of the classes that configs/{group} names, so it is not imported; "
+        yield _Need(at, names, f"{message}if you trust that code and this run, add trust={names[0]}")
+    for name in (name for name in _HOW if name in node):
+        yield _Need(at, names, f"{at}{name}={node[name]!r:.60}: no class of ours needs it")
     if node.get("trust_remote_code"):
         model = str(node.get("name", node.get("model")))
         asks = f"asks to run the code that comes with the model {model}; if you trust it, add trust={model}"
@@ -149,23 +139,18 @@ def _root(key: str) -> str:
     return re.split(r"[.\[]", key, maxsplit=1)[0]
 
 
-@functools.cache
-def _classes(group: str) -> frozenset[str]:
-    """The classes named in the files of a group and of the groups that it takes options from."""
-    # A name from an untrusted run is compared with our names, and never becomes part of a path.
-    found = [path for folder in configs.folders() for path in folder.iterdir() if path.is_dir() and path.name == group]
-    files = [path.read_text(encoding="utf-8") for folder in found for path in folder.rglob("*.yaml")]
-    own = {value for text in files for key, value in _NAMED.findall(text) if key == "_target_"}
-    borrowed = {other for text in files for other in _BORROWED.findall(text)} - {group}
-    added = _ADDED if group == "callbacks" else set()
-    return frozenset(own | added).union(*map(_classes, borrowed))
+def _classes(group: str) -> set[str]:
+    """The classes named in the files of a group and of the one that it takes options from."""
+    values = [pair for name in (group, _BORROWED.get(group, "")) for pair in _named().get(name, ())]
+    return {value for key, value in values if key == "_target_"} | (_ADDED if group == "callbacks" else set())
 
 
 @functools.cache
-def _known() -> frozenset[tuple[str, str]]:
-    """The keys and values of all addresses and variables that files under configs/ name."""
-    paths = [path for folder in configs.folders() for path in folder.rglob("*.yaml")]
-    files = [_NAMED.findall(path.read_text(encoding="utf-8")) for path in paths]
-    return frozenset(
-        (key, value) for file in files for key, value in file if key.endswith("_env") or _ADDRESS.match(value)
-    )
+def _named() -> dict[str, list[tuple[str, str]]]:
+    """The keys and values in the files of each group, ours and those of installed packages."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for folder in configs.folders():
+        for path in folder.rglob("*.yaml"):
+            values = _NAMED.findall(path.read_text(encoding="utf-8"))
+            found.setdefault(path.relative_to(folder).parts[0], []).extend(values)
+    return found

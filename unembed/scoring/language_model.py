@@ -61,17 +61,17 @@ class PerplexityModel:
         """Log probability of each text; independent of the order of the texts and of repetitions."""
         distinct = sorted(set(texts))
         windows = [window for place, text in enumerate(distinct) for window in self._windows(place, text)]
-        sums: list[list[float]] = [[] for _ in distinct]
+        parts: list[list[tuple[float, int]]] = [[] for _ in distinct]
         lengths = [len(window.ids) for window in windows]
         for places in batches_of(lengths, self._loaded.model.device, _TOKENS_AT_ONCE):
             batch = [windows[place] for place in places]
             for window, value in zip(batch, self._forward(batch), strict=True):
-                sums[window.place].append(value)
-        counts = [0] * len(distinct)
-        for window in windows:
-            counts[window.place] += len(window.ids) - window.scored
-        found = {text: Likelihood(math.fsum(sums[i]), counts[i]) for i, text in enumerate(distinct)}
-        return [found[text] for text in texts]
+                parts[window.place].append((value, len(window.ids) - window.scored))
+        likelihoods = {
+            text: Likelihood(math.fsum(value for value, _ in own), sum(count for _, count in own))
+            for text, own in zip(distinct, parts, strict=True)
+        }
+        return [likelihoods[text] for text in texts]
 
     def _windows(self, place: int, text: str) -> Iterator[_Window]:
         tokenizer, _, size, start = self._loaded

@@ -1,9 +1,9 @@
-"""Named entity recognition with spaCy or Stanza, for data without entity labels.
+"""Named entity recognition with spaCy, Stanza or a token classifier of transformers, for data without entity labels.
 
     SpacyTagger("en_core_web_sm").tag(["Ada moved to Paris."])   # [(Span(0, 3, "PERSON"), Span(13, 18, "GPE"))]
 
-Both libraries are optional and imported at the first text. A missing library or model raises an InputError; models are
-never downloaded automatically. GEIA measured its entity recovery with Stanza (appendix B).
+spaCy and Stanza are optional and imported at the first text. A missing library or model raises an InputError; their
+models are never downloaded automatically. GEIA measured its entity recovery with Stanza (appendix B).
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
+import torch
 from pydantic import PositiveInt
 
 from unembed.core.errors import InputError
 from unembed.core.examples import Span
+from unembed.embedders.base import resolve_device
 
 
 class Tagger(Protocol):
@@ -121,6 +123,95 @@ class StanzaTagger:
                 f"python -c \"import stanza; stanza.download('{self.language}')\" fetches them "
                 f"({' '.join(str(error).split())[:200]})"
             ) from error
+
+
+class TokenClassifier:
+    """A token classifier of transformers, such as a biomedical one; long texts are read in windows of the model's.
+
+    Labels are of the BIO scheme (B-age, I-age, O) or plain (age, O). A word has the label of its first token;
+    neighbouring words of one label are one entity, unless the second begins with B-. Vec2Text finds the entities of
+    clinical notes this way (Morris et al. 2023, section 6).
+
+    Args:
+        model: Name of a model on the hub, or a folder.
+        labels: Kinds of entities to return, such as [Age, Sign_symptom]; None returns all.
+        batch_size: Windows classified at once.
+        device: cpu, cuda, or auto: a GPU if there is one.
+    """
+
+    def __init__(
+        self,
+        model: str = "d4data/biomedical-ner-all",
+        labels: list[str] | None = None,
+        batch_size: PositiveInt = 32,
+        device: str = "auto",
+    ) -> None:
+        self.model, self.labels, self.batch_size, self.device = model, labels, batch_size, device
+
+    def tag(self, texts: Sequence[str]) -> list[tuple[Span, ...]]:
+        words = self._words(texts)
+        return [
+            _spans(text, _joined([own[number] for number in sorted(own)]), self.labels)
+            for text, own in zip(texts, words, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def _words(self, texts: Sequence[str]) -> list[dict[int, tuple[int, int, str]]]:
+        """Start, end and label of each word of each text, by the word's number."""
+        tokenizer, model = self._loaded
+        words: list[dict[int, tuple[int, int, str]]] = [{} for _ in texts]
+        if not texts:
+            return words
+        window = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", 512))
+        windows = tokenizer(
+            list(texts), truncation=True, max_length=window, stride=window // 4, return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )  # fmt: skip
+        owners = windows["overflow_to_sample_mapping"]
+        for begin in range(0, len(owners), self.batch_size):
+            rows = range(begin, min(begin + self.batch_size, len(owners)))
+            ids = {"input_ids": [windows["input_ids"][row] for row in rows]}
+            padded = tokenizer.pad(ids, return_tensors="pt").to(model.device)
+            logits = model(input_ids=padded["input_ids"], attention_mask=padded["attention_mask"]).logits
+            for row, labels in zip(rows, logits.argmax(dim=-1).tolist(), strict=True):
+                own = words[owners[row]]
+                for place, word in enumerate(windows.word_ids(row)):
+                    if word is not None:
+                        start, end = windows["offset_mapping"][row][place]
+                        # The label is that of the first token of a word, in the first window that has it.
+                        first, last, label = own.get(word, (start, end, model.config.id2label[labels[place]]))
+                        own[word] = first, max(last, end), label
+        return words
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any]:
+        from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(self.model, trust_remote_code=False)
+            model = AutoModelForTokenClassification.from_pretrained(self.model, trust_remote_code=False)
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"scoring.tagger.model={self.model}: no token classifier here or on the hub "
+                f"({str(error).splitlines()[0][:200]})"
+            ) from error
+        if not tokenizer.is_fast:
+            raise InputError(f"scoring.tagger.model={self.model}: its tokenizer does not tell where its tokens stand")
+        return tokenizer, model.to(resolve_device(self.device)).eval()
+
+
+def _joined(words: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Entities of labelled words: neighbours of one label are one, unless the second begins with B-."""
+    entities: list[tuple[int, int, str]] = []
+    previous = "O"
+    for start, end, label in words:
+        kind = label.removeprefix("B-").removeprefix("I-")
+        if kind != "O" and kind == previous and not label.startswith("B-"):
+            entities[-1] = (entities[-1][0], end, kind)
+        elif kind != "O":
+            entities.append((start, end, kind))
+        previous = kind
+    return entities
 
 
 def _not_installed(library: str, error: ModuleNotFoundError) -> InputError:

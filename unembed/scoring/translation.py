@@ -12,24 +12,17 @@ language to models that read it from their input.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import Field, PositiveInt
 
 from unembed.core.errors import did_you_mean
-from unembed.embedders.base import loading, resolve_device
+from unembed.embedders.base import batches_of, loading, resolve_device
 
 LANGUAGE, WRITTEN = "{language}", "{written}"  # placeholders in one name for all languages
-# Tokens in one batch, padding included; times the number of beams.
-_TOKENS_AT_ONCE = {"cpu": 1024}
-_TOKENS_AT_ONCE_ELSEWHERE = 8192
-
-
-class _Loaded(NamedTuple):
-    tokenizer: Any
-    model: Any
+_TOKENS_AT_ONCE = 8192  # on a GPU, padding included; times the number of beams
 
 
 class Translator:
@@ -71,7 +64,7 @@ class Translator:
         self.written, self.models, self.prefixes = written, models, prefixes or {}
         self.beams, self.max_new_tokens, self.device = beams, max_new_tokens, device
         self.lowercase = lowercase
-        self._loaded: dict[str, _Loaded] = {}
+        self._loaded: dict[str, tuple[Any, Any]] = {}  # tokenizer and model
         self._done: dict[tuple[str, str], str] = {}
 
     def languages(self, asked: Sequence[str] = ()) -> list[str]:
@@ -113,21 +106,18 @@ class Translator:
         tokenizer, model = self._load(language)
         prefix = self.prefixes.get(language, "")
         ids = tokenizer([prefix + text for text in texts], truncation=True, return_attention_mask=False)["input_ids"]
-        order = sorted(range(len(texts)), key=lambda place: len(ids[place]))
-        while order:
-            size = max(1, _budget(model) // len(ids[order[-1]]))
-            batch, order = order[-size:], order[:-size]
+        for batch in batches_of(list(map(len, ids)), model.device, _TOKENS_AT_ONCE):
             padded = tokenizer.pad(
                 {"input_ids": [ids[place] for place in batch]}, padding_side="right", return_tensors="pt"
-            )
-            found = model.generate(
-                input_ids=padded["input_ids"].to(model.device),
-                attention_mask=padded["attention_mask"].to(model.device),
+            ).to(model.device)
+            written = model.generate(
+                input_ids=padded["input_ids"],
+                attention_mask=padded["attention_mask"],
                 num_beams=self.beams,
                 do_sample=False,
                 max_new_tokens=self.max_new_tokens,
             )
-            decoded = tokenizer.batch_decode(found, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            decoded = tokenizer.batch_decode(written, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             for place, text in zip(batch, decoded, strict=True):
                 yield texts[place], text.strip()
 
@@ -136,7 +126,7 @@ class Translator:
             return self.models.replace(WRITTEN, self.written).replace(LANGUAGE, language)
         return self.models.get(language)
 
-    def _load(self, language: str) -> _Loaded:
+    def _load(self, language: str) -> tuple[Any, Any]:
         if language in self._loaded:
             return self._loaded[language]
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -150,9 +140,5 @@ class Translator:
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
             model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32, trust_remote_code=False)
         model = model.eval().requires_grad_(False).to(resolve_device(self.device))
-        self._loaded[language] = _Loaded(tokenizer, model)
+        self._loaded[language] = tokenizer, model
         return self._loaded[language]
-
-
-def _budget(model: Any) -> int:
-    return _TOKENS_AT_ONCE.get(model.device.type, _TOKENS_AT_ONCE_ELSEWHERE)

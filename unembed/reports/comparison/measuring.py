@@ -18,8 +18,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -31,14 +30,12 @@ from unembed.metrics.scoring import TextMetric, metric_of
 from unembed.metrics.statistics import Floats, Interval, Share, interval, resampled_sums, significance
 from unembed.reports.comparison.entries import Entry, grouped, setting_and_texts
 from unembed.reports.numbers import number
-from unembed.reports.results import as_scored
-from unembed.reports.wording import measure
+from unembed.reports.results import as_scored, measure
 
 TOLERANCE = 5e-3  # allowed difference between metrics.json and predictions.jsonl, below the precision of all tables
 
 
-@dataclass(frozen=True, slots=True)
-class MetricValue:
+class MetricValue(NamedTuple):
     """A metric of one run; value None if it does not apply, interval None if it is not a sum over examples."""
 
     value: float | None
@@ -50,8 +47,7 @@ class MetricValue:
         return {"value": self.value, "low": low, "high": high}
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """A value minus the reference's on the same texts, with the two-sided p value of no difference.
 
     Interval and p value are over test texts (paired bootstrap) or over seeds (Welch's t-test).
@@ -63,17 +59,10 @@ class Difference:
     over: Literal["texts", "seeds"] = "texts"
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A run compared with the reference.
-
-    Attributes:
-        entry: The run.
-        values: By metric.
-        resampled: By metric, the resampled values followed by the value itself, (resamples + 1,); runs on the same
-            texts share their resamples.
-        paired: Whether its test texts are those of the reference.
-        common: Number of test texts shared with the reference.
+class Compared(NamedTuple):
+    """A run compared with the reference: values by metric; ``resampled``, by metric, the resampled values followed by
+    the value itself, (resamples + 1,), of which runs on the same texts share the resamples; whether its test texts are
+    those of the reference (``paired``), and how many they have in ``common``.
     """
 
     entry: Entry
@@ -84,11 +73,7 @@ class Compared:
 
 
 def compare(entries: Sequence[Entry], metrics: Sequence[str], resamples: int, seed: int) -> list[Compared]:
-    """Measure all entries; the first is the reference.
-
-    Raises:
-        InputError: An unknown metric, or predictions that do not reproduce metrics.json; raised before resampling.
-    """
+    """Measure all entries; the first is the reference."""
     known = {key for entry in entries for key in entry.results.metrics}
     for name in metrics:
         if name not in known:
@@ -101,7 +86,7 @@ def compare(entries: Sequence[Entry], metrics: Sequence[str], resamples: int, se
     for entry, own in zip(entries, measured, strict=True):
         samples = _resampled(own, resamples, seed)
         values = {key: MetricValue(number(entry.results.metrics, key)) for key in metrics}
-        values |= {key: replace(values[key], interval=one.interval(samples[key])) for key, one in own.items()}
+        values |= {key: values[key]._replace(interval=one.interval(samples[key])) for key, one in own.items()}
         # The resampled values come from predictions.jsonl, so the value of a difference must too.
         with_value = {key: np.append(samples[key], one.value) for key, one in own.items()}
         paired, common = entry.texts == reference, len(entry.texts & reference)
@@ -145,11 +130,7 @@ def _measured(entry: Entry, metrics: Sequence[str]) -> dict[str, Measured[Scored
 
 
 def _own_metrics(entry: Entry, keys: Sequence[str]) -> dict[str, TextMetric]:
-    """The user's own metrics of a run, rebuilt from its config.yaml; if none of ``keys`` is one, nothing is imported.
-
-    Raises:
-        InputError: The run names a class that is neither ours nor trusted, or does not exist.
-    """
+    """The user's own metrics of a run, rebuilt from its config.yaml; imports nothing if none of ``keys`` is one."""
     if not any(one.key in keys for one in entry.results.described):
         return {}
     from hydra.utils import instantiate
@@ -170,8 +151,8 @@ def _resampled(measured: Mapping[str, Measured[Scored]], resamples: int, seed: i
         return {}
     sums = resampled_sums(np.hstack([one.parts for one in measured.values()]), resamples, seed)
     ends = np.cumsum([one.parts.shape[1] for one in measured.values()])[:-1]
-    columns = np.split(sums, ends, axis=1)
-    return {key: one.metric.combine(own) for (key, one), own in zip(measured.items(), columns, strict=True)}
+    columns = zip(measured.items(), np.split(sums, ends, axis=1), strict=True)
+    return {key: one.metric.combine(own) for (key, one), own in columns}
 
 
 def baseline_values(metrics: Mapping[str, Any], keys: Sequence[str]) -> dict[str, MetricValue]:
@@ -200,17 +181,23 @@ def text_difference(own: Sequence[Compared], reference: Sequence[Compared], key:
 
 def seed_difference(own: Sequence[Compared], reference: Sequence[Compared], key: str) -> Difference | None:
     """Welch's t-test, two-sided; None if a value is missing, or if neither side has varying values."""
-    from scipy.stats import ttest_ind
-
-    sides = [[value for one in runs if (value := one.values[key].value) is not None] for runs in (own, reference)]
-    if [*map(len, sides)] != [len(own), len(reference)] or all(len(set(side)) == 1 for side in sides):
-        return None
-    result = ttest_ind(*sides, equal_var=False)
-    if math.isnan(result.pvalue):
+    one, other = ([run.values[key].value for run in runs] for runs in (own, reference))
+    result = welch(one, other)
+    if result is None:
         return None
     low, high = result.confidence_interval(0.95)
-    difference = statistics.fmean(sides[0]) - statistics.fmean(sides[1])
+    difference = (Spread.of(one).mean or 0.0) - (Spread.of(other).mean or 0.0)
     return Difference(difference, Interval(float(low), float(high)), float(result.pvalue), over="seeds")
+
+
+def welch(one: Sequence[float | None], other: Sequence[float | None]) -> Any:
+    """Scipy's result of Welch's two-sided t-test; None if a value is missing, or if neither side has varying values."""
+    from scipy.stats import ttest_ind
+
+    if None in (*one, *other) or len(set(one)) == len(set(other)) == 1:
+        return None
+    result = ttest_ind(one, other, equal_var=False)
+    return None if math.isnan(result.pvalue) else result
 
 
 def better(key: str, difference: Difference) -> bool | None:
@@ -220,8 +207,7 @@ def better(key: str, difference: Difference) -> bool | None:
     return (difference.value > 0) == (measure(key).more == "higher")
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(NamedTuple):
     """Mean of a metric over seeds and its sample standard deviation (n - 1), which is None for a single run."""
 
     mean: float | None
@@ -231,20 +217,16 @@ class Spread:
     def of(cls, values: Sequence[float | None]) -> Spread:
         """Mean and standard deviation; both None if a value is missing."""
         known = [value for value in values if value is not None]
-        if len(known) < len(values):
+        if not known or len(known) < len(values):
             return cls(None)
         return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """The runs of one setting, compared with the reference's setting.
+class Setting(NamedTuple):
+    """The runs of one setting, one per seed in the given order, compared with the reference's setting.
 
-    Attributes:
-        runs: One per seed, in the given order.
-        values: By metric.
-        differences: From the reference's setting, by metric; None if either value is missing; empty if the texts differ
-            or both are seeds of one setting.
+    ``differences`` by metric; None if either value is missing; empty if the texts differ or both are seeds of one
+    setting.
     """
 
     runs: Sequence[Compared]
@@ -258,20 +240,22 @@ class Setting:
         return self.runs[0].entry.label + (f" and {more} more" if more else "")
 
     @property
-    def seeds(self) -> str:
-        """The seeds, and whether they are of training or test; empty for a single run."""
+    def distinct(self) -> str:
+        """What distinguishes it: of several runs first the seeds, and whether they are of training or test."""
+        entry = self.runs[0].entry
         if len(self.runs) == 1:
-            return ""
+            return entry.settings
         training, test = zip(*(one.entry.seeds for one in self.runs), strict=True)
         of, seeds = ("", training) if len(set(training)) > 1 else (" of the test", test)
-        return f"{len(self.runs)} seeds{of}: {', '.join(map(str, seeds))}"
+        listed = f"{len(self.runs)} seeds{of}: {', '.join(map(str, seeds))}"
+        return f"{listed}; {entry.apart}" if entry.apart else listed
 
     @property
     def mean(self) -> Compared:
         """The first run with the means of the setting's values."""
         if len(self.runs) == 1:
             return self.runs[0]
-        return replace(self.runs[0], values={key: MetricValue(one.mean) for key, one in self.values.items()})
+        return self.runs[0]._replace(values={key: MetricValue(one.mean) for key, one in self.values.items()})
 
 
 def settings(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Setting]:

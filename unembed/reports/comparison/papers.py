@@ -41,16 +41,14 @@ from unembed.reports.comparison.entries import grouped, origin_config, read_entr
 from unembed.reports.comparison.measuring import Compared, MetricValue, compare
 from unembed.reports.comparison.tables import metric_cell
 from unembed.reports.numbers import DASH, number, shown
-from unembed.reports.results import chosen
-from unembed.reports.tables import Cell, Line, Table
-from unembed.reports.wording import measure
+from unembed.reports.output import Cell, Line, Table, paragraphs
+from unembed.reports.results import chosen, measure
 from unembed.runs import layout as files
 from unembed.runs.files import read_config
 
 TRAINED = "trained."  # before a condition on the training of an evaluated run
 ABSENT = object()
 TRADE_OFF = "tradeoff.json"  # a sweep of defenses has no metrics.json of its own
-SHOWN = 8  # of the directories that no cell takes
 
 
 class Source(BaseModel):
@@ -71,6 +69,10 @@ class Source(BaseModel):
     mean: bool = False
 
 
+class Part(Source, extra="allow"):
+    """A row or a column: what it says of the source, and conditions under other keys."""
+
+
 class Place(NamedTuple):
     """A cell: the allowed values by group or dotted key, the source of its value, and the paper's value."""
 
@@ -88,8 +90,8 @@ class Layout(BaseModel):
 
     title: str
     source: str
-    rows: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
-    columns: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    rows: Annotated[dict[str, Part], Field(min_length=1)]
+    columns: Annotated[dict[str, Part], Field(min_length=1)]
     paper: dict[str, dict[str, FiniteFloat]] = {}
     notes: list[str] = []
 
@@ -101,13 +103,6 @@ class Layout(BaseModel):
             for column in values:
                 if column not in self.columns:
                     raise ValueError(f"paper.{row}: {column!r} is no column, {did_you_mean(column, self.columns)}")
-        for kind, parts in (("rows", self.rows), ("columns", self.columns)):
-            for label, part in parts.items():
-                try:
-                    Source.model_validate(part)
-                except ValidationError as error:
-                    first = error.errors()[0]
-                    raise ValueError(f"{kind}.{label}.{first['loc'][0]}: {first['msg']}") from error
         for place in self.places():
             if not place.source.metric:
                 raise ValueError(f"row {place.row!r}, column {place.column!r}: neither names a metric")
@@ -117,7 +112,7 @@ class Layout(BaseModel):
         """The cells, row by row; what a column says wins over its row."""
         for row, of_row in self.rows.items():
             for column, of_column in self.columns.items():
-                both = {**of_row, **of_column}
+                both = of_row.model_dump(exclude_unset=True) | of_column.model_dump(exclude_unset=True)
                 conditions = {
                     key: value if isinstance(value, list) else [value]
                     for key, value in both.items()
@@ -128,14 +123,8 @@ class Layout(BaseModel):
 
 
 def read_layout(name: str, folder: Path) -> Layout:
-    """Read a layout: a paper's table by its name, ``geia_table3``, or a .yaml file of one's own.
-
-    Args:
-        name: The layout.
-        folder: The papers' files.
-
-    Raises:
-        InputError: There is none of that name; or the file is not YAML, or has a key or value that a layout has not.
+    """Read a layout: a paper's table by its name, ``geia_table3``, from the papers' folder, or a .yaml file of one's
+    own.
     """
     if name.endswith(".yaml"):
         if not Path(name).is_file():
@@ -168,13 +157,7 @@ def _yaml(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Directory:
-    """A run, an evaluation, or a sweep of defenses.
-
-    Attributes:
-        path: The directory.
-        config: Its config.yaml.
-        compared: Its metrics with intervals; None for a sweep of defenses.
-    """
+    """A run, an evaluation, or a sweep of defenses, which has no metrics of its own to compare."""
 
     path: Path
     config: dict[str, Any]
@@ -201,12 +184,11 @@ class Directory:
             content: Any = read_json(path) if path.is_file() else {}
             if source.table is not None:
                 rows = value_at(content, source.table)
-                listed = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
                 wanted = source.select.items()
+                listed = rows if isinstance(rows, list) else []
                 content = next((row for row in listed if all(value_at(row, key) == one for key, one in wanted)), {})
-            inner, _, leaf = source.metric.rpartition(".")
-            holder = value_at(content, inner) if inner else content
-            return MetricValue(number(holder, leaf) if isinstance(holder, dict) else None)
+            value = value_at(content, source.metric)
+            return MetricValue(number({"value": value}, "value"))
         if self.compared is None:
             return MetricValue(None)
         known = self.compared.values.get(source.metric)
@@ -233,11 +215,7 @@ def value_at(config: Any, key: str) -> Any:
 
 
 def read_directories(paths: Sequence[Path], layout: Layout, resamples: int, seed: int) -> list[Directory]:
-    """Read runs, evaluations and sweeps of defenses, with the metrics that the layout shows.
-
-    Raises:
-        InputError: One is missing, not finished or damaged.
-    """
+    """Read runs, evaluations and sweeps of defenses, with the metrics that the layout shows."""
     sweeps = [path for path in paths if (path / TRADE_OFF).is_file()]
     runs = [path for path in paths if path not in sweeps]
     entries = read_entries(runs) if runs else []
@@ -250,11 +228,7 @@ def read_directories(paths: Sequence[Path], layout: Layout, resamples: int, seed
 
 
 def paper_table(layout: Layout, directories: Sequence[Directory]) -> Table:
-    """The table; a dash where no run belongs, and below each value the paper's.
-
-    Raises:
-        InputError: Two runs that are not seeds of one setting belong in one cell, or no run belongs anywhere.
-    """
+    """The table; a dash where no run belongs, and below each value the paper's."""
     used: set[Path] = set()
     cells: dict[str, list[Cell]] = {row: [] for row in layout.rows}
     empty = 0
@@ -265,16 +239,9 @@ def paper_table(layout: Layout, directories: Sequence[Directory]) -> Table:
         empty += not fitting
     if not used:
         raise InputError(_nothing_fits(layout, directories[0]))
-    over = [str(one.path) for one in directories if one.path not in used]
-    more = f" and {len(over) - SHOWN} more" if len(over) > SHOWN else ""
-    notes = (
-        f"{layout.source}. Below a value, its 95 % interval over the test texts, or ± the standard deviation over "
-        "seeds; then the paper's value.",
-        *layout.notes,
-        *([f"{empty} cells have no run among those given."] if empty else []),
-        *([f"In no cell: {', '.join(over[:SHOWN])}{more}."] if over else []),
-    )
-    lines = tuple(Line(row, "", tuple(own)) for row, own in cells.items())
+    unused = [str(one.path) for one in directories if one.path not in used]
+    notes = paragraphs("paper_notes", layout=layout, empty=empty, unused=unused)
+    lines = [Line(row, "", own) for row, own in cells.items()]
     return Table(layout.title, ("", *layout.columns), lines, notes=notes)
 
 
@@ -295,7 +262,7 @@ def _cell(place: Place, fitting: Sequence[Directory]) -> Cell:
                 f"layout: row {place.row!r}, column {place.column!r}: {fitting[0].path} and {fitting[1].path} both "
                 "belong there, and differ in more than the seed; leave one of them out"
             )
-        cell = metric_cell(metric, values) if values else Cell(DASH)
+        cell = metric_cell(metric, values)
     if place.paper is None:
         return cell
     return Cell(cell.text, (*cell.below, f"paper {shown(measure(metric).kind, place.paper)}"))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from unembed.core.commands import command
 from unembed.core.errors import InputError
@@ -26,8 +26,8 @@ from unembed.reports.comparison.measuring import (
     settings,
 )
 from unembed.reports.numbers import DASH, interval, number, shown, signed
-from unembed.reports.tables import Cell, Line, Table
-from unembed.reports.wording import measure
+from unembed.reports.output import Cell, Line, Table, paragraphs
+from unembed.reports.results import measure
 
 SMALLEST = 2000  # resamples: the smallest p value shown is 2 / 2000, for t-tests too
 
@@ -37,42 +37,23 @@ def tables(compared: Sequence[Compared], metrics: Sequence[str], resamples: int)
 
     The differences need two settings with the same test texts.
     """
-    found = settings(compared, metrics)
-    several = [run for one in found if len(one.runs) > 1 for run in one.runs]
+    by_setting = settings(compared, metrics)
+    several = [run for one in by_setting if len(one.runs) > 1 for run in one.runs]
     # The columns that describe a run; the defense only if there is one.
     defended = any(one.entry.choice("defense") not in ("none", "unknown") for one in compared)
     names = [name for name in _facts(compared[:1]) if name != "defense" or defended]
     columns = ("run", *names, *(measure(key).title for key in metrics))
-    lines = [
-        _line(one.runs, one.label, "; ".join(filter(None, (one.seeds, one.runs[0].entry.apart))), names, metrics)
-        if len(one.runs) > 1
-        else _line(one.runs, one.label, one.runs[0].entry.settings, names, metrics)
-        for one in found
-    ]
+    lines = [_line(one.runs, one.label, one.distinct, names, metrics) for one in by_setting]
     baselines = _baselines(compared, metrics, names)
-    sizes = sorted({len(one.entry.results.recovered) for one in compared})
-    tested = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-    notes = [
-        f"Below a value, its 95 % interval over {tested} test texts: {resamples:,} bootstrap resamples of "
-        "the texts, percentiles; of exact matches, Wilson's. It does not tell how another training run would do.",
-    ]
+    sizes = [len(one.entry.results.recovered) for one in compared]
+    notes = paragraphs("runs_notes", sizes=sizes, resamples=resamples, several=several, baselines=baselines)
+    warnings = paragraphs("warnings", compared=compared, reference=compared[0].entry)
+    made = [Table("Runs side by side", columns, (*lines, *baselines), len(names), warnings, notes)]
     if several:
-        notes.append(
-            "Of several seeds: the mean and, below it, ± the standard deviation over the seeds (n - 1); training time "
-            "and queries are means, too."
-        )
-    if baselines:
-        notes.append(
-            "Nearest neighbour: the training text with the closest vector. A run keeps its metrics and not its texts, "
-            f"so it has no bootstrap; {command('train', 'attack=nearest_neighbor')} makes a run with intervals of it."
-        )
-    warnings = tuple(_warnings(compared))
-    made = [Table("Runs side by side", columns, (*lines, *baselines), len(names), warnings, tuple(notes))]
-    if several:
-        by_seed = tuple(_line([one], one.entry.label, one.entry.settings, names, metrics) for one in several)
+        by_seed = [_line([one], one.entry.label, one.entry.settings, names, metrics) for one in several]
         made.append(Table("Seed by seed", columns, by_seed, len(names)))
-    if others := [one for one in found[1:] if one.differences]:
-        made.append(_difference_table(found[0], others, metrics, resamples, seeds=bool(several)))
+    if others := [one for one in by_setting[1:] if one.differences]:
+        made.append(_difference_table(by_setting[0], others, metrics, resamples, seeds=bool(several)))
     return made
 
 
@@ -99,31 +80,15 @@ def _facts(runs: Sequence[Compared]) -> dict[str, str]:
 
 
 def metric_cell(key: str, values: Sequence[MetricValue]) -> Cell:
-    """A value with its interval below; of several seeds, their mean with the standard deviation below."""
-    kind = measure(key).kind
-    if len(values) == 1:
-        ends = values[0].interval
-        return Cell(shown(kind, values[0].value), () if ends is None else (interval(kind, ends),))
-    spread = Spread.of([one.value for one in values])
-    if spread.deviation is None:
-        return Cell(shown(kind, spread.mean))
-    return Cell(shown(kind, spread.mean), (f"± {shown('score' if kind == 'percent' else kind, spread.deviation)}",))
-
-
-def _warnings(compared: Sequence[Compared]) -> list[str]:
-    reference, size = compared[0].entry.label, len(compared[0].entry.results.recovered)
-    cut = [(one.entry.label, number(one.entry.results.metrics, "partial")) for one in compared]
-    return [
-        f"CUT SHORT: a limit of queries ended {label} early for {texts:,.0f} of its texts."
-        for label, texts in cut
-        if texts is not None
-    ] + [
-        f"OTHER TEST TEXTS: {one.entry.label} was tested on {len(one.entry.results.recovered):,} texts, "
-        f"{reference} on {size:,}, and {one.common:,} are the same. Their metrics also differ because the "
-        "texts do, so there is no paired difference between them."
-        for one in compared[1:]
-        if not one.paired
-    ]
+    """A value with its interval below; of several seeds, their mean with the standard deviation below; or a dash."""
+    kind, spread = measure(key).kind, Spread.of([one.value for one in values])
+    if len(values) == 1 and values[0].interval is not None:
+        below = [interval(kind, values[0].interval)]
+    elif spread.deviation is not None:
+        below = [f"± {shown('score' if kind == 'percent' else kind, spread.deviation)}"]
+    else:
+        below = []
+    return Cell(shown(kind, spread.mean), tuple(below))
 
 
 def _baselines(compared: Sequence[Compared], metrics: Sequence[str], names: Sequence[str]) -> list[Line]:
@@ -146,42 +111,28 @@ def _baselines(compared: Sequence[Compared], metrics: Sequence[str], names: Sequ
 def _difference_table(
     reference: Setting, others: Sequence[Setting], metrics: Sequence[str], resamples: int, *, seeds: bool
 ) -> Table:
-    lines = tuple(
+    lines = [
         Line(
             one.label,
             one.runs[0].entry.apart if seeds else one.runs[0].entry.settings,
-            tuple(_difference_cell(key, one.differences[key], resamples, seeds) for key in metrics),
+            [_difference_cell(key, one.differences[key], resamples, seeds) for key in metrics],
         )
         for one in others
-    )
-    tests = {found.over for one in others for found in one.differences.values() if found is not None}
-    notes = []
-    if "texts" in tests:
-        notes.append(
-            "Both attacks are resampled with the same texts (paired bootstrap), so the interval is narrower than those "
-            "of the values suggest. It is over the test texts alone and does not cover the seed: a training with "
-            "another seed may differ by more. Several seeds on both sides are tested over the seeds instead."
-        )
-    if "seeds" in tests:
-        notes.append(
-            "Over seeds: the difference of the means, with Welch's t-test and its 95 % interval, over trainings with "
-            "other seeds; few seeds make it wide."
-        )
-    notes.append(
-        "p: two-sided, of no difference, for each metric alone; coloured where it is below .05. Seeds of one setting "
-        "are not tested against each other."
-    )
+    ]
+    tests = {difference.over for one in others for difference in one.differences.values() if difference is not None}
+    notes = paragraphs("difference_notes", tests=tests)
     columns = ("run", *(measure(key).title for key in metrics))
-    return Table(f"Difference to {reference.label}", columns, lines, notes=tuple(notes))
+    return Table(f"Difference to {reference.label}", columns, lines, notes=notes)
 
 
-def _difference_cell(key: str, found: Difference | None, resamples: int, seeds: bool) -> Cell:
-    if found is None:
+def _difference_cell(key: str, difference: Difference | None, resamples: int, seeds: bool) -> Cell:
+    if difference is None:
         return Cell(DASH)
     kind = measure(key).kind
-    ends = " to ".join(signed(kind, end) for end in found.interval)
-    p = p_value(found.p, resamples if found.over == "texts" else SMALLEST)
-    return Cell(signed(kind, found.value), (ends, p, *([f"over {found.over}"] if seeds else [])), better(key, found))
+    ends = " to ".join(signed(kind, end) for end in difference.interval)
+    p = p_value(difference.p, resamples if difference.over == "texts" else SMALLEST)
+    below = (ends, p, f"over {difference.over}") if seeds else (ends, p)
+    return Cell(signed(kind, difference.value), below, better(key, difference))
 
 
 def p_value(p: float, resamples: int) -> str:
@@ -195,11 +146,7 @@ def p_value(p: float, resamples: int) -> str:
 
 
 def check_grid(entries: Sequence[Entry]) -> None:
-    """Check, before resampling, that each run has at most one entry per data set.
-
-    Raises:
-        InputError: Two entries belong in the same cell.
-    """
+    """Check, before resampling, that each run has at most one entry per data set."""
     first: dict[tuple[Path, str], Entry] = {}
     for entry in entries:
         other = first.setdefault((_trained(entry), _data(entry)), entry)
@@ -220,9 +167,7 @@ def grids(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Table]:
     tests: dict[Path, dict[str, Compared]] = {}
     for one in compared:
         tests.setdefault(_trained(one.entry), {})[_data(one.entry)] = one
-
-    def first(run: Path) -> Entry:
-        return next(iter(tests[run].values())).entry
+    first = {run: next(iter(own.values())).entry for run, own in tests.items()}
 
     def shared(run: Path) -> object:
         """What seeds of one setting share: settings and texts of each test; None if unknown."""
@@ -230,25 +175,24 @@ def grids(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Table]:
         return None if None in own.values() else own
 
     def line(runs: Sequence[Path], key: str) -> Line:
-        title, below = runs[0].name, f"{first(runs[0]).choice('attack')}, {first(runs[0]).embedder}"
+        title, below = runs[0].name, f"{first[runs[0]].choice('attack')}, {first[runs[0]].embedder}"
         if len(runs) > 1:
             title += f" and {len(runs) - 1} more"
-            below += f", {len(runs)} seeds: {', '.join(str(first(run).seeds[0]) for run in runs)}"
+            below += f", {len(runs)} seeds: {', '.join(str(first[run].seeds[0]) for run in runs)}"
         columns = ([tests[run][name].values[key] for run in runs if name in tests[run]] for name in data)
-        return Line(title, below, tuple(metric_cell(key, values) if values else Cell(DASH) for values in columns))
+        return Line(title, below, [metric_cell(key, values) for values in columns])
 
-    groups = grouped([*tests], shared, lambda run: first(run).seeds[0])
+    groups = grouped([*tests], shared, lambda run: first[run].seeds[0])
+    several = [run for runs in groups if len(runs) > 1 for run in runs]
     notes = ["Values of two columns also differ because the texts do."]
-    if len(groups) < len(tests):
+    if several:
         notes.append("Of several seeds: the mean and, below it, ± the standard deviation over the seeds (n - 1).")
     made = []
     for key in metrics:
-        title = f"{measure(key).title} by data"
-        lines = tuple(line(runs, key) for runs in groups)
-        made.append(Table(title, ("run", *data), lines, notes=tuple(notes)))
-        if len(groups) < len(tests):
-            lines = tuple(line([run], key) for runs in groups if len(runs) > 1 for run in runs)
-            made.append(Table(f"{title}, seed by seed", ("run", *data), lines))
+        title, columns = f"{measure(key).title} by data", ("run", *data)
+        made.append(Table(title, columns, [line(runs, key) for runs in groups], notes=notes))
+        if several:
+            made.append(Table(f"{title}, seed by seed", columns, [line([run], key) for run in several]))
     return made
 
 
@@ -269,8 +213,7 @@ def _data(entry: Entry) -> str:
 # --------------------------------------------------------------------------------------------------------------- charts
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(NamedTuple):
     """A property of runs: its title, how to read it, and whether its axis is logarithmic."""
 
     title: str
