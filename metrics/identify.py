@@ -28,7 +28,7 @@ from torch import Tensor
 from unembed.core.errors import InputError
 
 FILE = Path(__file__).with_name("spaces.safetensors")
-MAIN = 192  # directions whose variances are stored one by one, at most
+MAIN = 256  # directions whose variances are stored one by one, at most
 TAIL = 0.002  # share of a space's own vectors that lie beyond each bound
 TYPICAL = 0.5  # share of the vectors that have to be typical
 FEWEST = 100  # vectors from which a rotated space is told
@@ -84,18 +84,14 @@ class KnownSpace:
 
     @classmethod
     def of(cls, name: Name, units: Tensor, sources: Sequence[str]) -> KnownSpace:
-        """The space of unit vectors (n, d) of texts of ``sources``; every second vector sets the bounds."""
-        made, held_out = units[::2].double(), units[1::2]
-        mean, count = made.mean(dim=0), min(MAIN, units.shape[1] // 2)
-        values, directions = torch.linalg.eigh(torch.cov(made.T))
-        values, directions = values.flip(0).clamp_min(1e-9).float(), directions.flip(1)[:, :count].half()
+        """The space of unit vectors (n, d) of texts of ``sources``; each half sets the other's bounds."""
         seeds = torch.Generator().manual_seed(0)
         samples = torch.stack([invariants(units[_sample(sources, seeds)]) for _ in range(150)])
         precision = torch.linalg.inv(torch.cov(samples.T) + 1e-3 * torch.eye(samples.shape[1]))
-        space = cls(name, mean.float(), directions.float(), values[:count], values[count:].mean(),
-                    torch.empty(2, 3), samples.mean(dim=0), precision)  # fmt: skip
-        bounds = torch.quantile(space.compare(held_out)[1], torch.tensor([TAIL, 1 - TAIL]), dim=0)
-        return replace(space, bounds=bounds)
+        halves = units[::2], units[1::2]
+        crossed = [_gaussian(name, half).compare(other)[1] for half, other in (halves, halves[::-1])]
+        bounds = torch.quantile(torch.cat(crossed), torch.tensor([TAIL, 1 - TAIL]), dim=0)
+        return replace(_gaussian(name, units), bounds=bounds, center=samples.mean(dim=0), precision=precision)
 
     def compare(self, units: Tensor) -> tuple[Tensor, Tensor]:
         """Of unit vectors (n, d): log density a dimension (n,); density and two log energies, (n, 3)."""
@@ -189,6 +185,15 @@ def invariants(units: Tensor) -> Tensor:
     whole = centred.square().sum()
     first = torch.stack([cosines.mean().clamp(max=1 - 1e-6).atanh(), cosines.std().log(), whole.log()])
     return torch.cat([first, (values / whole).log()]).float()
+
+
+def _gaussian(name: Name, units: Tensor) -> KnownSpace:
+    """Mean and covariance of unit vectors, without bounds and invariants."""
+    count = min(MAIN, units.shape[1] * 2 // 3)
+    values, directions = torch.linalg.eigh(torch.cov(units.double().T))
+    values, none = values.flip(0).clamp_min(1e-9).float(), torch.empty(0)
+    main = directions.flip(1)[:, :count].half().float()
+    return KnownSpace(name, units.mean(dim=0), main, values[:count], values[count:].mean(), none, none, none)
 
 
 def _sample(sources: Sequence[str], generator: torch.Generator) -> Tensor:

@@ -13,6 +13,7 @@ COMMANDS = {
         "unembed.evaluate",
         "test a finished run again: other text, another decoding, a defense",
     ),
+    "identify": ("unembed.commands.identify", "say which embedder made vectors"),
     "invert": ("unembed.commands.invert", "read the texts of a file of vectors"),
     "audit": ("unembed.commands.audit", "say how much of a vector store can be read, as a page for its owner"),
     "compare": ("unembed.commands.compare", "put runs and evaluations into one table"),

@@ -19,7 +19,7 @@ import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
@@ -29,6 +29,9 @@ from unembed.core.commands import command
 from unembed.core.errors import InputError, did_you_mean, listed, missing
 from unembed.runs import layout
 from unembed.runs.config_file import TEXTS, names_data
+
+if TYPE_CHECKING:
+    from unembed.metrics.identify import Identity
 
 log = logging.getLogger("runs")
 
@@ -93,6 +96,15 @@ def fitting_attacker(vectors: str, dimension: int | None = None) -> str:
             f"trained one by run=<dir>: {training}"
         )
     return fitting[0]
+
+
+def attacker_of(identity: Identity) -> str | None:
+    """The shipped attacker that reads vectors of this identity; None if there is none."""
+    space = identity.space
+    if space is None or identity.rotated or space.overrides is None:
+        return None
+    made_for = {str(OmegaConf.load(SHIPPED / name / layout.CONFIG).choices.embedder): name for name in shipped()}
+    return made_for.get(space.embedder)
 
 
 def default_cache() -> str:

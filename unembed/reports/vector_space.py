@@ -35,6 +35,7 @@ from unembed.embedders.base import Embedder, QueryLimitError
 from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.embedders.transformer import variants
 from unembed.metrics import spaces
+from unembed.metrics.identify import identify
 from unembed.metrics.spaces import Space
 from unembed.reports.reading import Reader
 from unembed.runs.layout import ARTIFACTS
@@ -355,6 +356,9 @@ def of_directions(vectors: Tensor, space: Space, alternatives: Mapping[str, Spac
             f"the same dimensions in another order: {said}, and the same spread in other places",
             "put the dimensions into the embedder's order",
         )
+    identity = identify(vectors)
+    if identity.space is not None and not identity.rotated:
+        return Fault(f"those of {identity.space}: {said}", WHICH)
     if len(vectors) < 100:
         return Fault(f"another model, or no vectors of text at all: {said}", WHICH)
     # Without the mean, which is that of few texts and uneven after a rotation, too.
@@ -366,8 +370,9 @@ def of_directions(vectors: Tensor, space: Space, alternatives: Mapping[str, Spac
             return Fault(
                 f"random numbers, strong noise, or each row changed by itself: {said}, and no common directions", WHICH
             )
+        whose = "rotated, or another model" if identity.space is None else f"those of {identity.space.title}, rotated"
         return Fault(
-            f"rotated, or another model: {said}, and every dimension holds as much as any other",
+            f"{whose}: {said}, and every dimension holds as much as any other",
             "undo the rotation, whose matrix the owner has (defense=rotation); else " + WHICH,
         )
     return Fault(f"another model: {said}", WHICH)
