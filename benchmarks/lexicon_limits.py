@@ -72,7 +72,7 @@ class Limits:
         embedder = TransformerEmbedder(str(get_model_path()), pooling=pooling, normalize=True, max_tokens=256)
         self.oracle = CachedEmbedder(embedder, options.cache)
         self.tokenizer = embedder.tokenizer
-        self.search = LexiconSearch(options.max_queries, vocabulary=options.vocabulary)
+        self.search = LexiconSearch(max_queries=options.max_queries, vocabulary=options.vocabulary)
         with tempfile.TemporaryDirectory() as folder:
             self.search.prepare([text for text in everything if len(text) < 120][:TRAINING], Path(folder), None)
             self.search.load(Path(folder), self.oracle.dimension)

@@ -38,7 +38,6 @@ class Inverter:
         attack = instantiate(self.bench.config(*INVERTER).attack)
         attack.connect(self.bench.folder / "artifacts", self.bench.oracle(self.bench.model()))
         attack.prepare([], attack.artifacts)
-        attack.load(attack.artifacts)
         attack.build(self.bench.model().dimension)
         return attack
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from measuring import Rows, command_line
 
 from unembed.core.errors import InputError
-from unembed.datamodules.sources.base import existing, rows
+from unembed.core.limits import existing
+from unembed.datamodules.sources.base import rows
 from unembed.scoring.translation import Translator
 
 BLOCK = 64  # texts that are translated and written together

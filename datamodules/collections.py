@@ -28,10 +28,11 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import NonNegativeInt, PositiveInt
 
+from unembed.core import limits
 from unembed.core.errors import InputError, did_you_mean, missing
 from unembed.core.examples import Example, Split
 from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
-from unembed.datamodules.sources.base import END, Fraction, completed, existing, json_rows, plain_rows, rows
+from unembed.datamodules.sources.base import END, Fraction, completed, json_rows, plain_rows, rows
 from unembed.datamodules.sources.hub import HubSet
 
 
@@ -295,7 +296,7 @@ class ClirMatrixCollection:
         """The whole collection; errors as of BeirCollection."""
         queries: list[Entry] = []
         relevance: list[RelevanceLabel] = []
-        file = existing(self.queries, "collection.queries")
+        file = limits.existing(self.queries, "collection.queries")
         for number, row in json_rows(file, ""):  # whatever it is called: the collection's own ending is .jl
             if row != BLANK:
                 where = f"{file}:{number}"
@@ -307,7 +308,7 @@ class ClirMatrixCollection:
         return assembled(f"{self.queries} and {self.documents}", documents, queries, relevance)
 
     def _documents(self) -> Iterator[Entry]:
-        file = existing(self.documents, "collection.documents")
+        file = limits.existing(self.documents, "collection.documents")
         for number, row in plain_rows(file, "line"):
             name, tab, text = str(row["line"]).partition("\t")
             if not tab and name.strip():

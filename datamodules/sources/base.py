@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from unembed.core import limits
-from unembed.core.errors import InputError, did_you_mean, missing
+from unembed.core.errors import InputError, did_you_mean
 from unembed.core.examples import Example, Span, Split
 from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
 
@@ -74,17 +74,6 @@ class InLanguages(Protocol):
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
-
-
-def existing(name: str, key: str) -> Path:
-    """The file of that name."""
-    file = Path(name).expanduser()
-    if file.is_file():
-        limits.check_data(file)
-        return file
-    if file.is_dir():
-        raise InputError(f"{key}={name} is a directory, not a file")
-    raise InputError(f"{key}={name}: {missing(file)}")
 
 
 def rows(file: Path, text_field: str, columns: Collection[str] = ()) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -22,6 +22,7 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from pydantic import NonNegativeInt
 
+from unembed.core import limits
 from unembed.core.errors import InputError, did_you_mean, printable
 from unembed.core.examples import Example, Split
 from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
@@ -32,7 +33,6 @@ from unembed.datamodules.sources.base import (
     Fraction,
     completed,
     cut_apart,
-    existing,
     field_of,
     parted,
     rows,
@@ -186,7 +186,7 @@ class TextFiles:
     def _texts(self, paths: Paths, key: str) -> Iterator[tuple[Example, str]]:
         """Examples with the value of their split field ('' without one); blank texts are counted and left out."""
         for name in [paths] if isinstance(paths, str) else paths:
-            file = existing(name, key)
+            file = limits.existing(name, key)
             blank = texts = 0
             for line, row in rows(file, self.fields.text):
                 where = f"{file}:{line}"

@@ -8,8 +8,17 @@ import pytest
 
 from support.files import write_lines
 from unembed.audit.attackers import reading
-from unembed.audit.estimates import PartEstimator, Scored, counted, estimated_classes, read_scored
-from unembed.audit.exposure import class_of, items, leaked_classes, leaked_entities, leaked_kinds
+from unembed.audit.estimates import (
+    PartEstimator,
+    Scored,
+    counted,
+    estimated_classes,
+    leaked_classes,
+    leaked_entities,
+    leaked_kinds,
+    read_scored,
+)
+from unembed.audit.exposure import class_of, items
 from unembed.audit.results import Reading, Truth
 from unembed.core.errors import InputError
 from unembed.core.examples import Span

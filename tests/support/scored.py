@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 import torch
 
+from unembed.attacks.refine.refining import Refiners
 from unembed.core.examples import Example, Span
 from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
 from unembed.metrics.scored import Scored
@@ -36,6 +37,7 @@ class HeldOut:
 
     tokenizer = "minilm"
     hypotheses = "clean"
+    refiners, oracle = Refiners({}), None  # of an attack
 
     def __init__(self, *examples: Example) -> None:
         self._examples = list(examples)
@@ -55,7 +57,4 @@ class HeldOut:
         return torch.ones(len(texts), 2)
 
     def tokens(self, texts: Sequence[str]) -> None:
-        return None
-
-    def in_lexicon(self, texts: Sequence[str]) -> None:
         return None

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from unembed.audit.attackers import AttackerReadings, Lookup, StoreReader, nearest_others
-from unembed.audit.exposure import leaked_entities
+from unembed.audit.estimates import leaked_entities
 from unembed.audit.results import DefenseResult, Truth
 from unembed.core.errors import InputError
 from unembed.core.examples import Example

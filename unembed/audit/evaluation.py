@@ -19,10 +19,13 @@ from unembed.audit.estimates import (
     estimated_entities,
     estimated_kinds,
     features,
+    leaked_classes,
+    leaked_entities,
+    leaked_kinds,
     length,
     was_read,
 )
-from unembed.audit.exposure import Found, leaked_classes, leaked_entities, leaked_kinds, masked, places
+from unembed.audit.exposure import Found, masked, places
 from unembed.audit.results import AttackerResult, Audit, Reading, Row, Truth, largest
 from unembed.core.commands import quoted
 from unembed.datamodules.vector_stores.sampling import Sample

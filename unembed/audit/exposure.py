@@ -23,9 +23,8 @@ from typing import Any, Literal
 
 import yaml
 
-from unembed.audit.results import DataClass, Kind, Reading, Share, Truth, largest
+from unembed.audit.results import Truth
 from unembed.core.examples import Span
-from unembed.metrics.entities import recovered_entities
 from unembed.metrics.stop_words import STOP_WORDS
 from unembed.metrics.tokens import words
 from unembed.scoring.recognisers import Recognisers
@@ -138,54 +137,6 @@ def entities_of(text: str, spans: Sequence[Span]) -> Items:
 def shown_classes(names: Collection[str]) -> list[str]:
     """All classes in the order of classes.yaml; ``other`` only if it is among the ``names``."""
     return [*dict.fromkeys(classes().values()), FREE, *([OTHER] if OTHER in names else [])]
-
-
-def leaked_classes(
-    truths: Sequence[Truth], by_attacker: Sequence[Sequence[Reading]], found: Found, *, ordered: bool
-) -> list[DataClass]:
-    """Of each class in the true texts, the share that the attacker who reads most of it recovers.
-
-    ``by_attacker`` has each attacker's texts in the order of the ``truths``, whose labelled classes, ``found`` in this
-    way, are not searched for by form. ``ordered``: whether the order of recovered words is meaningful.
-    """
-    values, labels = items_of([one.text for one in truths], [one.spans for one in truths])
-    return [
-        DataClass(name=name, **_leak(values, name, by_attacker, ordered), found=found if name in labels else "form")
-        for name in shown_classes({name for one in values for name in one})
-    ]
-
-
-def leaked_kinds(truths: Sequence[Truth], by_attacker: Sequence[Sequence[Reading]], *, ordered: bool) -> list[Kind]:
-    """For each kind of entity in the true texts, the share that the attacker who recovers most of it recovers.
-
-    The most frequent kinds come first. Intervals count texts: entities of one text are recovered or missed together.
-    """
-    values = [entities_of(one.text, one.spans) for one in truths]
-    labels = dict.fromkeys(label for one in values for label in one)
-    kinds = [Kind(label=label, **_leak(values, label, by_attacker, ordered)) for label in labels]
-    return sorted(kinds, key=lambda kind: (-kind.total, kind.label))
-
-
-def leaked_entities(truths: Sequence[Truth], readings: Sequence[Reading], *, ordered: bool) -> Share | None:
-    """The share of the entities of any kind that was recovered; its interval counts texts. None without entities."""
-    counts = []
-    for truth, reading in zip(truths, readings, strict=True):
-        values = entities_of(truth.text, truth.spans).values()
-        read = sum(recovered_entities(one, reading.text, ordered=ordered) for one in values)
-        counts.append((read, sum(map(len, values))))
-    return Share.grouped(counts)
-
-
-def _leak(
-    values: Sequence[Items], name: str, by_attacker: Sequence[Sequence[Reading]], ordered: bool
-) -> dict[str, Any]:
-    """How many parts of this name the texts have, and the largest share of them that an attacker recovers."""
-    wanted = [one.get(name, ()) for one in values]
-    shares = []
-    for readings in by_attacker:
-        read = (recovered_entities(one, text.text, ordered=ordered) for one, text in zip(wanted, readings, strict=True))
-        shares.append(Share.grouped(list(zip(read, map(len, wanted), strict=True))))
-    return {"total": sum(map(len, wanted)), "share": largest(shares)}
 
 
 def places(text: str, truth: Truth | None, spans: Sequence[Span]) -> tuple[Span, ...]:

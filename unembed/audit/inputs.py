@@ -13,10 +13,11 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from unembed.audit.results import Truth
+from unembed.core import limits
 from unembed.core.commands import command
 from unembed.core.errors import InputError, did_you_mean, shortened
 from unembed.core.examples import Example
-from unembed.datamodules.sources.base import Fields, existing, rows
+from unembed.datamodules.sources.base import Fields, rows
 from unembed.datamodules.truncation import Truncation
 from unembed.datamodules.vector_stores.sampling import Sample, VectorStore, stored_texts
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -34,7 +35,7 @@ def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
     A row names its vector by ``index`` (position, from 0) or ``id`` (the store's); without either, the
     texts are assigned to the vectors in order. ``spans`` and ``language`` of a row are read too.
     """
-    file = existing(name, "texts")
+    file = limits.existing(name, "texts")
     ordered = 0
     places = {one: place for place, one in enumerate(store.ids)}
     truths: dict[int, Truth] = {}

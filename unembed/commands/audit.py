@@ -41,7 +41,7 @@ def check_given(settings: DictConfig) -> None:
     """Check what needs no attacker, before torch is imported: thresholds, and whatever lies on this machine."""
     from unembed.audit.results import VALUES, read_audit
     from unembed.audit.thresholds import parse
-    from unembed.datamodules.sources.base import existing
+    from unembed.core.limits import existing
     from unembed.datamodules.vector_stores.base import split_address
     from unembed.datamodules.vector_stores.sampling import held_by_store, open_store
     from unembed.datamodules.vector_stores.vector_files import check_file

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 
 from unembed.core.commands import arguments, command
-from unembed.core.errors import InputError, did_you_mean, printable
+from unembed.core.errors import InputError, did_you_mean, missing, printable
 from unembed.launch import console
 from unembed.launch.console import check_writable, ending
 from unembed.launch.locations import find_run, is_named
@@ -104,6 +104,9 @@ def compare(settings: Settings) -> None:
     from unembed.runs.trust import trusting
 
     check_writable(settings.output)
+    for directory in filter(None, [*settings.directories, settings.reference]):  # before torch is imported
+        if not directory.exists():
+            raise InputError(f"{directory}: {missing(directory, 'directory')}")
     if settings.columns == "access":
         from unembed.reports.access import write_access_table
 

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from unembed.core.errors import InputError
+from unembed.core.errors import InputError, missing
 
 LARGEST_CONFIG = 1_000_000  # bytes of a YAML file; a run's config has a few thousand
 LARGEST_LEXICON = 64_000_000  # bytes of a word list of some million words
@@ -73,3 +73,14 @@ def _check_regular(path: Path) -> None:
     if not stat.S_ISREG(path.stat().st_mode):
         raise InputError(f"{path}: {'a directory' if path.is_dir() else 'a pipe or a device'}, not a file")
     check_data(path)
+
+
+def existing(name: str, key: str) -> Path:
+    """The file of that name."""
+    file = Path(name).expanduser()
+    if file.is_file():
+        check_data(file)
+        return file
+    if file.is_dir():
+        raise InputError(f"{key}={name} is a directory, not a file")
+    raise InputError(f"{key}={name}: {missing(file)}")

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unembed.core import limits
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.datamodules.sources.base import Fields, existing, rows
+from unembed.datamodules.sources.base import Fields, rows
 from unembed.defenses.base import Defense, perturbs
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.membership import Threshold, fewest
@@ -176,7 +177,7 @@ def fit_to_store(defense: Defense, store: Tensor) -> bool:
 
 def read_texts(name: str, key: str) -> dict[int, str]:
     """The texts of a file by line number; blank ones are left out."""
-    file, texts = existing(name, key), {}
+    file, texts = limits.existing(name, key), {}
     for line, row in rows(file, "text"):
         example = Fields().example(row, f"{file}:{line}")
         if example is not None:

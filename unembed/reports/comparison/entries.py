@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from unembed.core.errors import InputError, missing, printable
+from unembed.core.errors import InputError, printable
 from unembed.reports.numbers import number
 from unembed.reports.results import Results, chosen, read_results
 from unembed.runs import layout
@@ -132,8 +132,6 @@ def with_results(directories: Sequence[Path]) -> list[Path]:
 
 def _lacking(directory: Path) -> str | None:
     """Which file of a test a directory lacks; None if it lacks none."""
-    if not directory.exists():
-        raise InputError(f"{directory}: {missing(directory, 'directory')}")
     for name in (layout.METRICS, layout.PREDICTIONS):
         if not (directory / name).is_file():
             inner = sorted(str(path.parent) for path in directory.glob(f"**/{name}"))
