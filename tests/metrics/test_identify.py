@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
+from unembed.commands import identify as command
 from unembed.core.errors import InputError
 from unembed.datamodules.sources.synthetic import SyntheticCorpus
 from unembed.embedders.minilm import MiniLM
@@ -86,6 +88,35 @@ def test_vectors_without_a_direction_are_refused() -> None:
             identify(torch.full((2, 384), wrong))
 
 
+def test_the_command_names_the_space_and_the_attacker_that_reads_it(
+    vectors: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "mine.npy", vectors[:3].numpy())
+    np.save(tmp_path / "noise.npy", np.random.default_rng(0).standard_normal((3, 384)).astype(np.float32))
+    monkeypatch.chdir(tmp_path)
+
+    def printed(*words: str) -> str:
+        monkeypatch.setattr("sys.argv", ["unembed", "identify", *words])
+        command.main()
+        return capsys.readouterr().out
+
+    assert printed("mine.npy").splitlines() == [
+        "mine.npy: 3 vectors of 384 dimensions, of length 1: all-MiniLM-L6-v2, mean pooling (embedder=minilm)",
+        "read by the shipped attacker minilm: unembed audit vectors=mine.npy",
+    ]
+    told = json.loads(printed("vectors=mine.npy", "--json"))
+    assert (told["attacker"], told["space"]["embedder"], told["rotated"]) == ("minilm", "minilm", False)
+    assert "of an unknown embedder" in printed("noise.npy")
+    for words, message in (
+        (["vectrs=x"], "did you mean vectors"),
+        ([], "give the vectors"),
+        (["no.npy"], "no such file"),
+    ):
+        with pytest.raises(SystemExit):
+            printed(*words)
+        assert message in capsys.readouterr().err
+
+
 @pytest.fixture
 def toy() -> KnownSpace:
     """Of 20 dimensions whose standard deviations fall from 1 to .05."""
@@ -111,9 +142,7 @@ def test_the_bounds_leave_out_a_share_of_the_space_itself(toy: KnownSpace) -> No
     assert toy.share_typical(torch.randn(100, 20, generator=draw)) == 0
 
 
-def test_spaces_are_read_as_they_were_written(
-    toy: KnownSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spaces_are_read_as_they_were_written(toy: KnownSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_spaces([toy], tmp_path / "spaces.safetensors")
     monkeypatch.setattr(module, "FILE", tmp_path / "spaces.safetensors")
     (again,) = known_spaces.__wrapped__()
