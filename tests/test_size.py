@@ -17,16 +17,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SLACK = 1.02
 CEILINGS = {
-    "lines of source": 40_800,
-    "code tokens of source": 281_400,
-    "files of source": 245,
-    "lines of the longest file": 409,
-    "lines of command line, checks and run directory": 5_200,
-    "configurations": 299,
+    "lines of source": 38_300,
+    "code tokens of source": 272_400,
+    "files of source": 220,
+    "lines of the longest file": 440,
+    "lines of command line, checks and run directory": 5_080,
+    "configurations": 247,
     "pages": 24,
-    "words of the pages": 36_000,
-    "lines of tests": 31_150,
-    "lines of benchmarks": 7_300,
+    "words of the pages": 35_400,
+    "lines of tests": 30_350,
+    "lines of benchmarks": 6_940,
 }
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
            tokenize.ENDMARKER)  # fmt: skip
