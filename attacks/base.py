@@ -5,7 +5,7 @@
     attack.invert(Targets(vectors, index), oracle)         # propose -> refine: [Prediction(("my name is ada",)), ...]
 
 An attack never holds the embedder as a submodule: it is not trained, moved or saved with the attack. It returns texts
-and knows no metric; predictions are gathered and scored by callbacks/predictions.py.
+and knows no metric; predictions are gathered and scored by callbacks/results.py.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class Attack(LightningModule):
         self.batch_cache.open(self.all_weights())
 
     def test_step(self, batch: dict[str, Tensor], batch_index: int) -> dict[str, Any]:
-        """Invert one batch; callbacks/predictions.py collects the result."""
+        """Invert one batch; callbacks/results.py collects the result."""
         predictions, result = self.invert_once(self.targets(batch), self.oracle, "predictions")
         cost = {"queries": result.queries, "seconds": result.seconds, "limit": result.limit}
         return {"index": batch["index"].tolist(), "predictions": predictions, **cost}

