@@ -44,20 +44,6 @@ def everything(corpus: Corpus) -> list[Example]:
     return [example for examples in corpus.values() for example in examples]
 
 
-def test_default_sizes_indices_and_attributes(corpus: Corpus) -> None:
-    assert {split: len(examples) for split, examples in corpus.items()} == {
-        "train": 17_000,
-        "valid": 1_000,
-        "test": 2_000,
-    }
-    for examples in corpus.values():
-        assert [example.index for example in examples] == list(range(len(examples)))
-        assert {example.language for example in examples} == {"en"}
-        genres = Counter(example.attributes["genre"] for example in examples)
-        assert set(genres) == {"chat", "clinical", "support"}
-        assert min(genres.values()) > 0.2 * len(examples)
-
-
 def test_vocabulary_and_shapes_are_rich_and_no_sentence_stands_twice(everything: list[Example]) -> None:
     types = {word for example in everything for word in folded(example.text).split()}
     assert len(types) >= 3_000
