@@ -255,10 +255,10 @@ class LanguageModelEmbedder:
     @torch.no_grad()
     def observe(self, ids: Tensor) -> Tensor:
         """Observations of inputs of equal length, (B, n) int64 -> (B, d)."""
-        model, logits, past = self._model, [], None
+        model, logits, past, name = self._model, [], None, cache_argument(self._model)
         step = ids.to(self.device)
         for _ in range(self._output_tokens):
-            cache = {cache_argument(model): past, "use_cache": self._output_tokens > 1}
+            cache = {name: past, "use_cache": self._output_tokens > 1}
             output = model(input_ids=step, logits_to_keep=1, **cache)
             logits.append(output.logits[:, -1].float())
             step, past = logits[-1].argmax(dim=-1, keepdim=True), output.past_key_values

@@ -71,13 +71,13 @@ class BeamRows:
     """The state from which any causal language model decodes: each beam is a row of the batch, with its own cache."""
 
     def __init__(self, model: Any, prefix: Tensor) -> None:
-        self.model = model
+        self.model, self._cache_name = model, cache_argument(model)
         output = model(inputs_embeds=prefix, use_cache=True, logits_to_keep=1)
         self.logits: Tensor = output.logits[:, -1]
         self.cache = output.past_key_values
 
     def step(self, tokens: Tensor) -> Tensor:
-        cache = {cache_argument(self.model): self.cache, "use_cache": True}
+        cache = {self._cache_name: self.cache, "use_cache": True}
         output = self.model(input_ids=tokens.reshape(-1, 1), logits_to_keep=1, **cache)
         logits: Tensor = output.logits
         return logits.view(*tokens.shape, -1)
@@ -148,7 +148,7 @@ class EncoderDecoderState:
     """
 
     def __init__(self, model: Any, prefix: Tensor, mask: Tensor | None) -> None:
-        self.model, self.mask = model, mask
+        self.model, self.mask, self._cache_name = model, mask, cache_argument(model)
         self.cache: Any = None
         self.encoded: Tensor = model.get_encoder()(inputs_embeds=prefix, attention_mask=mask).last_hidden_state
         self.sources = torch.arange(len(prefix), device=prefix.device)
@@ -161,7 +161,7 @@ class EncoderDecoderState:
             attention_mask=self.mask,
             decoder_input_ids=tokens.reshape(-1, 1),
             use_cache=True,
-            **{cache_argument(self.model): self.cache},
+            **{self._cache_name: self.cache},
         )
         self.cache = output.past_key_values
         logits: Tensor = output.logits
