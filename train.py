@@ -31,6 +31,7 @@ def train(config: DictConfig) -> float | None:
 
     from unembed.attacks.parts.sharding import is_sharded
     from unembed.callbacks.results import objective_of
+    from unembed.commands.export import check_absent, export_trained
     from unembed.runs import layout
     from unembed.runs.checkpoints import resume_from, resuming_from
     from unembed.runs.config_file import record_config
@@ -38,6 +39,8 @@ def train(config: DictConfig) -> float | None:
 
     run_dir = Path(config.run_dir)
     checkpoint = resume_from(run_dir, config.ckpt_path)
+    if config.export is not None:
+        check_absent(Path(config.export), "export")
     origin = None if config.init_from is None else launch.find_run(config.init_from, "init_from")
     session = Session(config, run_dir)
     session.check()
@@ -69,6 +72,8 @@ def train(config: DictConfig) -> float | None:
 
     write_report(run_dir)
     print_summary(run_dir)
+    if config.export is not None:
+        export_trained(run_dir, Path(config.export))
     return objective_of(run_dir, config.objective)
 
 

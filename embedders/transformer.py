@@ -8,6 +8,7 @@ Of an encoder-decoder (T5, mT5) only the encoder is loaded.
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from unembed.core.errors import InputError
+from unembed.core.matmul import use_onednn
 from unembed.embedders.base import DType, Embedder, batches_of, fingerprint_of, loading, resolve_device
 from unembed.embedders.language_model import LanguageModelEmbedder, Observation
 from unembed.embedders.model_files import ModelFiles, locate
@@ -40,14 +42,14 @@ class TransformerEmbedder:
         pooling: Pooling,
         normalize: bool,
         revision: str | None = None,
-        prefix: str = "",
+        prefix: str | Sequence[str] = "",
         dtype: DType = "float32",
         max_tokens: PositiveInt | None = None,
         device: str = "auto",
         trust_remote_code: bool = False,
     ) -> None:
         """The arguments are those of configs/embedder/transformer.yaml; the model is loaded on first use."""
-        self.name, self.prefix = model, prefix
+        self.name, self.prefixes = model, (prefix,) if isinstance(prefix, str) else tuple(prefix)
         self._revision, self.pooling, self._normalize = revision, pooling, normalize
         self._dtype, self._max_tokens, self._device = dtype, max_tokens, device
         self._trust_remote_code = trust_remote_code
@@ -69,7 +71,7 @@ class TransformerEmbedder:
             model=self._files.identity,
             pooling=self.pooling,
             normalize=self._normalize,
-            prefix=self.prefix,
+            prefix="|".join(self.prefixes),
             dtype=self._dtype,
             max_tokens=self.max_tokens,
         )
@@ -80,7 +82,7 @@ class TransformerEmbedder:
         if not len(texts):
             return vectors
         encoded = self.tokenizer(
-            [self.prefix + text for text in texts],
+            [self._prefix_of(text) + text for text in texts],
             truncation=True,
             max_length=self.max_tokens,
             return_attention_mask=False,
@@ -91,6 +93,22 @@ class TransformerEmbedder:
         for chosen in batches_of(lengths, self.device, _TOKENS_AT_ONCE):
             vectors[chosen] = self._forward({name: [values[i] for i in chosen] for name, values in encoded.items()})
         return vectors
+
+    @property
+    def prefix(self) -> str:
+        """The prefix, or the first of several."""
+        return self.prefixes[0]
+
+    @prefix.setter
+    def prefix(self, prefix: str) -> None:
+        self.prefixes = (prefix,)
+
+    def _prefix_of(self, text: str) -> str:
+        """Of several prefixes the one that the text's hash chooses, so that a text always has the same vector."""
+        if len(self.prefixes) == 1:
+            return self.prefix
+        digest = hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest()
+        return self.prefixes[int.from_bytes(digest, "big") % len(self.prefixes)]
 
     @property
     def tokenizer(self) -> Any:
@@ -165,6 +183,7 @@ class TransformerEmbedder:
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
             model = kind.from_pretrained(folder, dtype=getattr(torch, self._dtype), trust_remote_code=trust)
             model = model.eval().requires_grad_(False).to(resolve_device(self._device))
+        use_onednn(model)
         if tokenizer.pad_token is None:  # padding is masked, so any token will do
             tokenizer.pad_token = tokenizer.eos_token
         return tokenizer, model

@@ -126,6 +126,8 @@ class Identity:
         space: None if it is unknown.
         share: Share of the vectors that are typical of the space.
         rotated: Whether only the angles between them are those of the space.
+        nearest: Of the known spaces that in which they have the highest density, typical or not; None if none has
+            this dimension.
     """
 
     count: int
@@ -134,6 +136,7 @@ class Identity:
     space: Name | None
     share: float = 0.0
     rotated: bool = False
+    nearest: Name | None = None
 
     def __str__(self) -> str:
         many = f"{self.count:,} vector{'s' * (self.count != 1)} of {self.dimension} dimensions"
@@ -169,6 +172,7 @@ def identify(vectors: Tensor) -> Identity:
     if not known:
         return unknown
     best = best_of(known, units)
+    unknown = replace(unknown, nearest=best.name)
     share = best.share_typical(units)
     if share >= TYPICAL:
         return replace(unknown, space=best.name, share=share)

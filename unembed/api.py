@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -230,8 +230,6 @@ def audit_vectors(
     known = None if texts is None or isinstance(texts, str | Path) else [text or "" for text in texts]
     if array is not None:
         given["vectors"] = ARRAY
-        if attacker is None and array.ndim == 2:
-            given["run"] = locations.fitting_attacker(ARRAY, array.shape[1])
     if known is not None:
         given["texts"] = "store:text"
         if array is None or len(known) != len(array):
@@ -244,9 +242,24 @@ def audit_vectors(
 
     with _in_one_sentence(), _own_random_numbers(), tempfile.TemporaryDirectory(prefix="unembed-") as folder:
         lines = _lines(**{**given, "output_dir": folder, **settings})
+        if array is not None and array.ndim == 2:
+            lines += _of_vectors(array, attacker, settings)
         found, config = launch.on_run("audit", lines, check_given if array is None else None)
         with trusting(found.trust):
             return audited(found, config, None if array is None else stored)
+
+
+def _of_vectors(array: NDArray[Any], attacker: str | Path | None, settings: Mapping[str, Any]) -> list[str]:
+    """Overrides that name the attacker for an array, and the prefix of its texts if the attacker knows several."""
+    from unembed.datamodules.vector_stores.vector_files import checked
+
+    def sample() -> Tensor:
+        return checked(array[:200], ARRAY, array.shape[1])
+
+    run = None if attacker is None else str(attacker)
+    name, prefix = locations.attacker_for(ARRAY, run, array.shape[1], sample)
+    chosen = [] if attacker is not None else _lines(run=name)
+    return chosen if "embedder.prefix" in settings else [*chosen, *prefix]
 
 
 def embed(texts: Sequence[str], embedder: str = "minilm", *overrides: str) -> NDArray[np.float32]:

@@ -19,7 +19,7 @@ import torch
 from hydra.utils import instantiate
 from lightning import Callback, seed_everything
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import Tensor
 
 from unembed.attacks.parts.batch_cache import BatchCache
@@ -88,6 +88,12 @@ class Session:
     def embedder(self) -> CachedEmbedder:
         """The embedder with its cache."""
         return CachedEmbedder(_build(self.config.embedder), Path(self.config.cache_dir))
+
+    @cached_property
+    def trained_fingerprint(self) -> str:
+        """Fingerprint of the training's embedder; of several prefixes, a command may choose one."""
+        several = isinstance(self.trained.embedder.get("prefix"), ListConfig)
+        return _build(self.trained.embedder).fingerprint if several else self.embedder.fingerprint
 
     @cached_property
     def threat(self) -> Threat:

@@ -138,6 +138,12 @@ def open_store(vectors: str, dimension: int, collection: str | None = None) -> V
     return ArrayStore(vectors, read_vectors(Path(vectors).expanduser(), dimension).numpy())
 
 
+def sample_of(vectors: str, dimension: int | None, collection: str | None, limit: int) -> Tensor:
+    """Up to ``limit`` vectors of the store at ``vectors``, (n, d), whose dimension may be unknown."""
+    store = open_store(vectors, dimension or 0, collection)
+    return sample_store(store, dimension or store.fetch([0]).shape[1], limit).vectors
+
+
 def sample_store(
     store: VectorStore, dimension: int, limit: int | None = None, seed: int = 0, wanted: Collection[int] = ()
 ) -> Sample:

@@ -60,6 +60,7 @@ _TEXTS_AT_ONCE = 256
 _NUMBERS_AT_ONCE = 2**24  # 64 MB of rows: rows of logits are long
 _NUMBERS_OF_A_SHARD = 2**26
 _APPEARANCE_SECONDS = (0.1, 0.4, 1.5, 6.0, 20.0)  # waits for other ranks' shards to appear on a network disk
+_LARGE_JOB, _BYTES_PER_TOKEN = 10_000, 4
 _CALLS = 64  # whose keys are counted together
 _SHOWN_CHARACTERS = 40  # of a text in an error message
 
@@ -231,8 +232,8 @@ class CachedEmbedder:
         store.refresh(force=True)
         unseen = self._unseen(texts, keys)
         barrier()  # all ranks have the same unseen texts; new shards are written from here on
-        if rank == 0 and isinstance(self.embedder, Remote):
-            self.embedder.log_cost(texts[position] for position in unseen.tolist())
+        if rank == 0:
+            self._log_cost([texts[position] for position in unseen.tolist()])
         in_turns = world_size == 1 and isinstance(self.embedder, Remote)
         self._send(texts, keys, unseen, purpose, rank, world_size, in_turns)
         store.flush()
@@ -245,6 +246,14 @@ class CachedEmbedder:
         # Nothing is left, unless a rank has died or writes its shards to a local disk.
         self._send(texts, keys, self._unseen(texts, keys), purpose)
         store.flush()
+
+    def _log_cost(self, texts: Sequence[str]) -> None:
+        """Say how much there is to embed; ``Progress`` then says how long it takes."""
+        if isinstance(self.embedder, Remote):
+            self.embedder.log_cost(texts)
+        elif len(texts) >= _LARGE_JOB:
+            tokens = sum(len(text.encode(errors="replace")) for text in texts) // _BYTES_PER_TOKEN
+            log.info("%s texts to embed, about %s tokens, on this machine", f"{len(texts):,}", f"{tokens:,}")
 
     def view(self, texts: Sequence[str]) -> CachedVectors:
         """The vectors of ``texts``, which ``fill`` has stored; texts of a shard damaged since are embedded again."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from unembed import launch
+from unembed import configs, launch
 from unembed.core.atomic_files import read_json, replacing, write_file, write_json, write_json_lines
 from unembed.core.errors import InputError, printable
 from unembed.launch.composing import plain
@@ -47,9 +47,7 @@ def export(settings: DictConfig, config: DictConfig) -> None:
     run, output = Path(settings.run), Path(settings.folder).expanduser()
     if re.fullmatch(r"[A-Za-z0-9][\w.-]*", settings.name) is None:
         raise InputError(f"name={settings.name}: write letters, digits, and . _ - between them")
-    if output.exists():
-        raise InputError(f"folder={output}: exists already; remove it, or choose another")
-    check_writable(output)
+    check_absent(output, "folder")
     if not getattr(class_of(run), "exportable", True):
         raise InputError(
             f"run={run}: attack={config.choices.attack} cannot be exported: its maps hold vectors of the texts that "
@@ -99,6 +97,22 @@ def export(settings: DictConfig, config: DictConfig) -> None:
     print(printable(f"{output}: {size:.1f} MB, {len(scores):,} calibration scores; complete {output / layout.CARD}"))
 
 
+def export_trained(run: Path, folder: Path) -> None:
+    """Export a run that has just ended, calibrated on its own test texts."""
+    settings = OmegaConf.load(Path(configs.__file__).parent / "export.yaml")
+    of_corpus = (read_config(run).datamodule.get("source") or {}).get("_target_") == _BUILT_IN
+    settings.update(run=str(run), name=folder.name, folder=str(folder), calibration=[str(run)])
+    settings.predictions = str(run) if of_corpus else None
+    export(settings, read_config(run))
+
+
+def check_absent(output: Path, key: str) -> None:
+    """Check that a directory can be made there."""
+    if output.exists():
+        raise InputError(f"{key}={output}: exists already; remove it, or choose another")
+    check_writable(output)
+
+
 def portable(config: DictConfig) -> dict[str, Any]:
     """Plain values of a run's configuration, for another machine."""
     from hydra.utils import get_object
@@ -108,7 +122,7 @@ def portable(config: DictConfig) -> dict[str, Any]:
     shipped = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
     assert isinstance(shipped, DictConfig)
     shipped.run_dir, shipped.cache_dir, shipped.ckpt_path, shipped.init_from = layout.EXPORTED, _CACHE, None, None
-    shipped.logger, shipped.choices.logger = {}, "none"
+    shipped.logger, shipped.choices.logger, shipped.export = {}, "none", None
     kinds = {name: get_object(node._target_) for name, node in shipped.callbacks.items() if node is not None}
     of_tests = [name for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Testing)]
     shipped.callbacks = {name: shipped.callbacks[name] for name in of_tests}

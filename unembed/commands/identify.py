@@ -26,14 +26,11 @@ _LIMIT = 2000  # vectors that are fetched
 
 def identify(address: str, collection: str | None = None, *, as_json: bool = False) -> None:
     """Open the store -> fetch a sample -> name its space -> print."""
-    from unembed.datamodules.vector_stores.sampling import open_store, sample_store
+    from unembed.datamodules.vector_stores.sampling import sample_of
     from unembed.datamodules.vector_stores.vector_files import dimension_of
     from unembed.metrics.identify import identify as identity_of
 
-    dimension = dimension_of(address)
-    store = open_store(address, dimension or 0, collection)
-    dimension = dimension or store.fetch([0]).shape[1]
-    identity = identity_of(sample_store(store, dimension, _LIMIT).vectors)
+    identity = identity_of(sample_of(address, dimension_of(address), collection, _LIMIT))
     attacker = attacker_of(identity)
     if as_json:
         print(json.dumps({**asdict(identity), "attacker": attacker}))

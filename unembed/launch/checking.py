@@ -90,7 +90,7 @@ _HINTS: dict[str, Any] = {
     **dict.fromkeys(("objective", "run_dir", "cache_dir", "output_dir", "vectors", "output", "candidates", "name",
                      "folder"), str),
     **dict.fromkeys(("ckpt_path", "init_from", "compare", "collection", "run", "texts", "references", "fail_on",
-                     "baseline", "config_dir", "predictions"), str | None),
+                     "baseline", "config_dir", "predictions", "export"), str | None),
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ import math
 import shlex
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -31,10 +31,10 @@ from unembed.core.errors import InputError, listed
 from unembed.launch.checking import check
 from unembed.launch.composing import settle, survey, survey_amended, tree
 from unembed.launch.locations import (
+    attacker_for,
     cache_of,
     chooses_data,
     find_run,
-    fitting_attacker,
     make_absolute,
     move,
     outside,
@@ -56,6 +56,9 @@ from unembed.runs import layout
 from unembed.runs.config_file import BATCHES_A_STEP, BUDGET, UNSET, differences, names_data, read_config
 from unembed.runs.files import absent_data
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 # What may change when a run is resumed: its budget, and what changes neither weights nor metrics.
 MAY_CHANGE = (
     *BUDGET, "run_dir", "ckpt_path", "cache_dir", "trust", "objective", "access", "logger",
@@ -66,6 +69,7 @@ MAY_CHANGE = (
 _OF_COMMAND = ("run_dir", "ckpt_path", "trust")  # always those of the command that resumes
 _SLOWER = 0.5  # of an origin's learning rates: the weights are trained already
 _WARMUP, _PASSES = 10, 4  # steps, and passes over the texts: more learn by heart (measured in docs/audit.md)
+_SAMPLE = 200  # vectors that tell which embedder made them
 _BLENDING = "unembed.callbacks.blending.Blending"
 
 
@@ -85,7 +89,8 @@ def on_run(
     composed, errors = survey(command, [*(line for line in overrides if line not in others), *search])
     raise_all(errors or check(composed[0]))  # no constructor receives the settings
     settings = composed[0]
-    run = _run_of(settings)
+    run, of_store = _run_of(settings, any(key_of(line) == "embedder.prefix" for line in others))
+    others += of_store
     stored = stored_config(run, settings.trust, {key_of(line) for line in others})
     stored.logger, stored.choices.logger = {}, "none"  # its curves are of the training
     config, misspelt = survey_amended(stored, [*others, *search], known)
@@ -137,11 +142,16 @@ def _with_vectors(words: Sequence[str]) -> Sequence[str]:
     return [*others, f"vectors={' '.join(alone)}"]
 
 
-def _run_of(settings: DictConfig) -> Path:
-    """The run directory that ``run`` names, which becomes its value; by default the attacker for the vectors."""
+def _run_of(settings: DictConfig, prefix_chosen: bool) -> tuple[Path, list[str]]:
+    """The run directory that ``run`` names, which becomes its value; by default the attacker for the vectors.
+
+    And what the vectors say of the run's embedder: of several prefixes theirs, unless the command line chose it.
+    """
     if settings.run is None and "vectors" not in settings:
         raise InputError("run: missing, give it as run=<value>")
-    named = fitting_attacker(str(settings.vectors)) if settings.run is None else str(settings.run)
+    named, overrides = str(settings.run), []
+    if settings.get("vectors") is not None:
+        named, overrides = _attacker_for(str(settings.vectors), settings.run, settings.get("collection"))
     directory = find_run(named, "run")
     if not (directory / layout.CONFIG).is_file():
         inner = sorted(str(found.parent) for found in directory.glob(f"**/{layout.CONFIG}"))
@@ -150,7 +160,20 @@ def _run_of(settings: DictConfig) -> Path:
     settings.run = str(directory)
     with open_dict(settings):
         settings.run_as = named  # in reports and the commands that they print
-    return directory
+    return directory, [] if prefix_chosen else overrides
+
+
+def _attacker_for(vectors: str, run: str | None, collection: str | None) -> tuple[str, list[str]]:
+    from unembed.datamodules.vector_stores.vector_files import dimension_of
+
+    dimension = dimension_of(vectors)
+
+    def sample() -> Tensor:
+        from unembed.datamodules.vector_stores.sampling import sample_of
+
+        return sample_of(vectors, dimension, collection, _SAMPLE)
+
+    return attacker_for(vectors, run, dimension, sample)
 
 
 # -- defenses on a run ------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
     find_run("runs/x", "run")                     # runs/x, a directory
     find_run("minilm", "run")                     # unembed/attackers/minilm of this installation
     find_run("hub:ada/inverter@v1", "run")        # a copy of the repository's files in the cache
-    fitting_attacker("mine.npy")                  # the shipped attacker that reads vectors of this dimension
+    attacker_for("mine.npy", None, 384, sample)   # the shipped attacker that reads these vectors
 
     datamodule.path: chat.jsonl    ->  /home/ada/chat.jsonl, relative to the working directory
     embedder.model: gpt2           ->  gpt2 from the hub, or /home/ada/gpt2 if that folder exists
@@ -16,8 +16,9 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import shlex
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,11 +27,13 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from unembed import attackers, configs
 from unembed.core.atomic_files import read_json, replacing
 from unembed.core.commands import command
-from unembed.core.errors import InputError, did_you_mean, listed, missing
+from unembed.core.errors import InputError, did_you_mean, listed, missing, printable
 from unembed.runs import layout
 from unembed.runs.config_file import TEXTS, names_data
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from unembed.metrics.identify import Identity
 
 log = logging.getLogger("runs")
@@ -74,37 +77,74 @@ def find_run(named: str, key: str) -> Path:
     raise InputError(f"{key}={named}: {missing(directory, 'directory')}{others}")
 
 
-def fitting_attacker(vectors: str, dimension: int | None = None) -> str:
-    """The name of the shipped attacker for the dimension of ``vectors``; of a store, where only one is shipped.
+def attacker_for(
+    vectors: str, run: str | None, dimension: int | None, sample: Callable[[], Tensor]
+) -> tuple[str, list[str]]:
+    """The run that reads ``vectors``, and of several prefixes of its embedder the override that chooses theirs.
 
-    ``dimension`` is that of vectors that are no file.
+    Args:
+        vectors: Their address, for messages.
+        run: As the user named it; None: a shipped attacker.
+        dimension: Of the vectors; None if only ``sample`` tells.
+        sample: Fetches some vectors, (n, d), called if several shipped attackers have this dimension, or if the run was
+            trained on several prefixes.
     """
-    known = {name: int(read_json(SHIPPED / name / layout.RECORD)["embedder"]["dimension"]) for name in shipped()}
-    training = command("train", "embedder=<that of the vectors>", "datamodule=files", "datamodule.path=<file>")
-    if not known:
-        raise InputError(f"run: missing, and no attacker is shipped; give a trained one by run=<dir>: {training}")
-    from unembed.datamodules.vector_stores.vector_files import dimension_of
+    sample = functools.cache(sample)
+    names = _fitting(vectors, dimension or sample().shape[1]) if run is None else [run]
+    embedders = {name: _embedder_of(name) for name in names}
+    if len(names) == 1 and not embedders[names[0]].prefixes:
+        return names[0], []
+    from unembed.metrics.identify import identify
 
-    found = dimension or dimension_of(vectors)
-    fitting = [name for name, dimension in known.items() if found in (None, dimension)]
-    if len(fitting) > 1:
-        raise InputError(f"run: missing, and several shipped attackers may read these vectors: run={'|'.join(fitting)}")
-    if not fitting:
-        listing = ", ".join(f"{name} ({dimension})" for name, dimension in known.items())
-        raise InputError(
-            f"vectors={vectors}: vectors of dimension {found}, which no shipped attacker reads: {listing}; give a "
-            f"trained one by run=<dir>: {training}"
-        )
-    return fitting[0]
+    identity = identify(sample())
+    print(printable(f"{vectors}: {identity}"))
+    space = identity.space or identity.nearest
+    name = next((one for one in names if space is not None and embedders[one].choice == space.embedder), names[0])
+    chosen = embedders[name]
+    if not chosen.prefixes:
+        return name, []
+    known = shlex.split(space.overrides or "") if space is not None and space.embedder == chosen.choice else []
+    return name, known or [f'embedder.prefix="{chosen.prefixes[0]}"']
 
 
 def attacker_of(identity: Identity) -> str | None:
     """The shipped attacker that reads vectors of this identity; None if there is none."""
     space = identity.space
-    if space is None or identity.rotated or space.overrides != "":
+    if space is None or identity.rotated or space.overrides is None:
         return None
-    made_for = {str(OmegaConf.load(SHIPPED / name / layout.CONFIG).choices.embedder): name for name in shipped()}
-    return made_for.get(space.embedder)
+    for name in shipped():
+        embedder = _embedder_of(name)
+        if embedder.choice == space.embedder and (embedder.prefixes or space.overrides == ""):
+            return name
+    return None
+
+
+class _Embedder(NamedTuple):
+    """The embedder of a run: its option, and its prefixes if it was trained on several."""
+
+    choice: str
+    prefixes: list[str]
+
+
+def _embedder_of(run: str) -> _Embedder:
+    config = OmegaConf.load(find_run(run, "run") / layout.CONFIG)
+    prefixes = OmegaConf.select(config, "embedder.prefix")
+    several = [*map(str, prefixes)] if isinstance(prefixes, ListConfig) else []
+    return _Embedder(str(OmegaConf.select(config, "choices.embedder")), several)
+
+
+def _fitting(vectors: str, dimension: int) -> list[str]:
+    """The shipped attackers for vectors of this dimension."""
+    known = {name: int(read_json(SHIPPED / name / layout.RECORD)["embedder"]["dimension"]) for name in shipped()}
+    fitting = [name for name, expected in known.items() if expected == dimension]
+    if not fitting:
+        listing = ", ".join(f"{name} ({expected})" for name, expected in known.items()) or "there is none"
+        training = command("train", "experiment=attackers/general", "embedder=<that of the vectors>")
+        raise InputError(
+            f"vectors={vectors}: vectors of dimension {dimension}, which no shipped attacker reads: {listing}; give a "
+            f"trained one by run=<dir>: {training}"
+        )
+    return fitting
 
 
 def default_cache() -> str:

@@ -134,7 +134,7 @@ def read_space(run: Path, session: Session) -> Space | None:
 def _about(session: Session) -> dict[str, str]:
     """What the vectors depend on: the embedder, and the defense that the attacker was trained with."""
     defense = json.dumps(session.threat.settings, sort_keys=True) if session.threat.adaptive else ""
-    return {"embedder": session.embedder.fingerprint, "defense": defense}
+    return {"embedder": session.trained_fingerprint, "defense": defense}
 
 
 @contextmanager

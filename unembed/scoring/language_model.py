@@ -22,6 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from unembed.core.errors import InputError
+from unembed.core.matmul import use_onednn
 from unembed.embedders.base import batches_of, loading, resolve_device
 from unembed.metrics.scored import Likelihood
 
@@ -119,6 +120,7 @@ class PerplexityModel:
             raise InputError(f"scoring.language_model.window={self.window}: {self.model} has room for {room} tokens")
         start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
         model = model.eval().requires_grad_(False).to(resolve_device(self.device))
+        use_onednn(model)
         return _Loaded(tokenizer, model, self.window or min(WINDOW, room), [] if start is None else [start])
 
 
