@@ -31,8 +31,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unembed.core.errors import InputError
-from unembed.core.matmul import use_onednn
 from unembed.core.examples import read_ids
+from unembed.core.matmul import use_onednn
 from unembed.embedders.base import fingerprint_of, loading, resolve_device
 from unembed.embedders.model_files import ModelFiles, locate
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from unembed.attacks.finished import KEY, FrozenDecoder
 from unembed.attacks.transfer.aligners import Known, Map, read_maps, write_maps
 from unembed.core.atomic_files import write_json
 from unembed.core.errors import InputError
+from unembed.core.limits import existing
 from unembed.datamodules.inversion import training_data
-from unembed.datamodules.sources.base import folded
+from unembed.datamodules.sources.base import folded, rows
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs.config_file import read_config
 from unembed.runs.stored_attack import check_directory, check_embedder
@@ -38,9 +40,9 @@ class Aligned(FrozenDecoder):
 
     exportable = False
 
-    def __init__(self, cache_dir: str, **frozen: Any) -> None:
+    def __init__(self, cache_dir: str, public_file: str | None = None, **frozen: Any) -> None:
         super().__init__(**frozen)
-        self.cache_dir = Path(cache_dir)
+        self.cache_dir, self.public_file = Path(cache_dir), public_file
         self._maps: dict[str, Map] = {}
 
     @property
@@ -60,15 +62,17 @@ class Aligned(FrozenDecoder):
         return CachedEmbedder(instantiate(config.embedder, _convert_="all"), self.cache_dir)
 
     def public_texts(self, most: int) -> list[str]:
-        """Texts that the attacker knows anyway: the first ``most`` training texts of the decoder's run."""
+        """Texts that the attacker knows anyway, at most so many: of ``public_file``, or of the decoder's training."""
+        if self.public_file is not None:
+            read = rows(existing(self.public_file, "attack.public_file"), "text", ["text"])
+            return [str(row["text"]) for _, row in islice(read, most)]
+        remedy = "give other texts that the attacker knows: attack.public_file=<file with a field text>"
         try:
             texts = training_data(self.source_run, self._config(), None).examples("train").texts
         except InputError as error:
-            raise InputError(
-                f"{KEY}={self.source_run}: its training text, which the attacker knows, cannot be read: {error}"
-            ) from error
+            raise InputError(f"{KEY}={self.source_run}: its training text cannot be read: {error}; {remedy}") from error
         if len(texts) < 2:
-            raise InputError(f"{KEY}={self.source_run}: has no training text, which the attacker knows")
+            raise InputError(f"{KEY}={self.source_run}: has no training text; {remedy}")
         tests = {folded(text) for text in self.data.examples("test").texts}
         if shared := len(tests.intersection(map(folded, texts))):
             rank_zero_warn(

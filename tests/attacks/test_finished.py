@@ -97,6 +97,6 @@ def test_messages(base: Path) -> None:
 
 
 def test_a_shipped_attacker_is_named_in_a_configuration() -> None:
-    given = ["attack=finished", "attack.source_run='${named_run:minilm}'"]
+    given = ["attack=finished", "attack.source_run=minilm"]
     config = launch.compose("train", given)
     assert json.loads((Path(config.attack.source_run) / layout.RECORD).read_text())["parameters"]

@@ -1,6 +1,6 @@
 """Linear layers through oneDNN on AMD processors with AVX-512, where PyTorch's MKL takes AVX2 and half the speed.
 
-    use_onednn(model)    # its linear layers; does nothing on other processors
+use_onednn(model)    # its linear layers; does nothing on other processors
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def use_onednn(model: nn.Module) -> None:
 
 
 class _Linear(nn.Linear):
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the name is PyTorch's
+    def forward(self, input: Tensor) -> Tensor:
         return _product(input, self.weight, self.bias) if _fits(input, self.weight) else super().forward(input)
 
 

@@ -29,7 +29,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from unembed.core.errors import InputError, did_you_mean
-from unembed.launch.locations import find_run, is_named
+from unembed.launch.locations import is_named
 from unembed.launch.overrides import (
     Overrides,
     application,
@@ -84,7 +84,6 @@ _RESOLVERS: dict[str, Callable[..., Any]] = {
     "stage": _stage,
     "run_of": _run_of,
     "precision": _precision,
-    "named_run": lambda run: str(find_run(run, "named_run")),  # of a shipped attacker: ${named_run:minilm}
     "results": _results,
     "job_suffix": _job_suffix,
     "absolute": lambda path: str(Path(path).expanduser().absolute()),

@@ -224,7 +224,9 @@ class Text(NamedTuple):
 def make_absolute(config: DictConfig) -> None:
     """Make relative paths of existing files absolute, from the working directory; ``~`` is the home directory."""
     for text in _texts(config, _READING):
-        if text.argument is not None and (text.argument in _NAMED or text.argument.endswith(("_run", "_file"))):
+        if text.argument is not None and text.argument.endswith("_run") and is_named(text.value):
+            text.node[text.place] = str(find_run(text.value, text.key))
+        elif text.argument is not None and (text.argument in _NAMED or text.argument.endswith(("_run", "_file"))):
             text.node[text.place] = _absolute(text.value)
     if isinstance(config.get("init_from"), str):
         config.init_from = _absolute(config.init_from)
