@@ -49,7 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture(scope="module")
 def run(place: Place) -> Path:
-    return place.train("run", "attack.decoding.max_new_tokens=24", steps=20)
+    return place.train("run", "attack.decoding.max_new_tokens=24", f"export={place.base / 'passed_on'}", steps=20)
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,15 @@ def test_an_export_holds_what_inversion_needs_and_nothing_of_this_machine(tiny: 
     config = yaml.safe_load((tiny / "config.yaml").read_text())
     assert config["datamodule"]["path"] == "data.jsonl"
     assert [Path(file["path"]).name for file in load(tiny / "data.json")["files"]] == ["data.jsonl"]
+
+
+def test_a_training_makes_the_directory_to_pass_on(place: Place, run: Path, tmp_path: Path) -> None:
+    by_command = exported(run, "passed_on", tmp_path / "passed_on", f"calibration={run}")
+    for name in ("config.yaml", "record.json", "calibration.jsonl", "README.md", "artifacts/space.safetensors"):
+        assert (place.base / "passed_on" / name).read_bytes() == (by_command / name).read_bytes()
+    with pytest.raises(InputError, match=r"^export=.*: exists already; remove it, or choose another$"):
+        place.train("again", f"export={by_command}", steps=20)
+    assert not (place.base / "again").exists()
 
 
 def test_weights_are_halved_and_loaded_in_single_precision(run: Path, tiny: Path) -> None:
