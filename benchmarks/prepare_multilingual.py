@@ -74,7 +74,7 @@ BLOCK = re.compile(r"\n\s*(?:[.%]\s*)?\n|\n(?=\s*(?:[-*+#>|]|\d+[.)]|\[\d)\s?)")
 MARK = re.compile(r"^(?:[-*+#>]+|\(?\d+\w?[.)]|\w\)|\[\d+:\d+\]|Description-\w+:|Art(?:ículo|icle|\.)? \d+\S*[.-]*)\s+")
 KEYED = re.compile(
     r"""^[ \t]*(?:["']?[\w.\-/ ]+["']?[ \t]*[=:]|dialogStr\(|(?:new|\w{1,3})(?=[ ]"))"""
-    r"""[ \t]*(["']?)(\S.*?)\1[,)]*[ \t]*$""",
+    r"""[ \t]*(["']?)(\S.*?)\1(?:(?<=["'])[,)]*)?[ \t]*$""",
     re.MULTILINE,
 )
 CONTINUED = re.compile(

@@ -29,7 +29,11 @@ READERS = [
     ("conllu", b"# text = Das ist gut.\n1\tDas\tder\n", ["Das ist gut."]),
     ("keyed", b'a.b: "Das ist \\"gut\\"."\n', ['Das ist "gut".']),
     ("keyed", b"en:\n  long: >-\n    Das ist\n    lang.\n  short: Das ist kurz\n", ["Das ist lang.", "Das ist kurz"]),
-    ("keyed", b'dialogStr("Wir sind hier.")\n', ["Wir sind hier."]),
+    (
+        "keyed",
+        b'dialogStr("Wir sind hier.")\nshort=Das ist kurz (und gut)\n',
+        ["Wir sind hier.", "Das ist kurz (und gut)"],
+    ),
     ("po", b'msgid "It"\nmsgstr ""\n"Das ist "\n"*gut*."\n', ["Das ist gut."]),
 ]
 
