@@ -1,13 +1,18 @@
-"""Make one file of general English for the shipped attacker, from a folder of JSON lines with a text a line.
+"""Make one file of general text for a shipped attacker, from folders of JSON lines with a text a line.
 
     python benchmarks/prepare_general.py --folder <folder> --output general.jsonl
     python train.py experiment=attackers/minilm datamodule.path=general.jsonl
+    python benchmarks/prepare_general.py --folder en=<folder> de=<folder> fr=<folder> --output multilingual.jsonl
+    python train.py datamodule=files datamodule.path=multilingual.jsonl datamodule.split_field=split \
+        datamodule.language_field=language
 
-The folder holds ``<source>.jsonl.gz`` (sentences) and ``<source>_passages.jsonl.gz`` (40 words and more). Split, order
-and everything random follow from a hash of the text, so that the file does not depend on the order of the rows.
+A folder holds ``<source>.jsonl.gz`` (sentences) and ``<source>_passages.jsonl.gz`` (40 words and more). Rows of one
+with a language have a field ``language``; prepare_multilingual.py makes such folders. Split, order and everything
+random follow from a hash of the text, so that the file does not depend on the order of the rows.
 
 ``--derived`` adds training texts that are made from the others: the sentences of the passages; texts with other names
-and numbers, so that an attack has to read these from the vector; short texts of one source joined to a passage.
+and numbers, so that an attack has to read these from the vector; short texts of one source joined to a passage. It
+leaves languages other than English alone: German nouns would pass for names.
 """
 
 from __future__ import annotations
@@ -33,45 +38,53 @@ JOINED = 0.25  # share of the short texts that also stand in a joined passage
 
 
 class Row(NamedTuple):
-    """A text, its source without ``_passages``, and its split."""
+    """A text, its source without ``_passages``, its split, and its language, where the folder has one."""
 
     text: str
     source: str
     split: str
+    language: str = ""
+
+    def fields(self) -> dict[str, str]:
+        """What is written."""
+        return {name: value for name, value in self._asdict().items() if value}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="the folder of *.jsonl.gz")
+    parser.add_argument("--folder", nargs="+", required=True, help="folders of *.jsonl.gz, or <language>=<folder>")
     parser.add_argument("--output", type=Path, required=True, help="the file to write")
     parser.add_argument("--passages", type=float, default=1.0, help="share of the training passages kept (default 1)")
     parser.add_argument("--derived", action="store_true", help="add training texts made from the others")
     options = parser.parse_args(argv)
 
-    files = sorted(options.folder.glob("*.jsonl.gz"))
-    if not files:
-        raise SystemExit(f"--folder {options.folder}: holds no *.jsonl.gz")
-    rows = [row for file in files for row in kept(file, options.passages)]
+    rows: list[Row] = []
+    for given in options.folder:
+        language, _, folder = given.rpartition("=")
+        files = sorted(Path(folder).glob("*.jsonl.gz"))
+        if not files:
+            raise SystemExit(f"--folder {given}: holds no *.jsonl.gz")
+        rows.extend(row for file in files for row in kept(file, options.passages, language))
     counts = Counter({"read": len(rows)})
     if options.derived:
-        training = [row for row in rows if row.split == "train"]
+        training = [row for row in rows if row.split == "train" and row.language in ("", "en")]
         for derive in (sentences, renamed, joined):
             before = len(rows)
             rows.extend(derive(training))
             counts[derive.__name__] = len(rows) - before
     rows.sort(key=lambda row: uniform(row.text, "order"))
-    write_rows(options.output, (row._asdict() for row in rows))
-    print(dict(counts), dict(Counter(row.split for row in rows).most_common()))
+    write_rows(options.output, (row.fields() for row in rows))
+    print(dict(counts), dict(Counter((row.language, row.split) for row in rows).most_common()))
 
 
-def kept(file: Path, passages: float) -> Iterator[Row]:
+def kept(file: Path, passages: float, language: str = "") -> Iterator[Row]:
     """The texts of a file that are kept."""
     name = file.name.removesuffix(".jsonl.gz")
     for text in (row["text"] for row in read_rows(file)):
         chance = uniform(text, "split")
         split = "test" if chance < TEST else "valid" if chance < TEST + VALID else "train"
         if split != "train" or not name.endswith(PASSAGES) or uniform(text, "thin") < passages:
-            yield Row(text, name.removesuffix(PASSAGES), split)
+            yield Row(text, name.removesuffix(PASSAGES), split, language)
 
 
 def sentences(rows: Iterable[Row]) -> Iterator[Row]:
@@ -127,7 +140,7 @@ def joined(rows: Iterable[Row]) -> Iterator[Row]:
     """Passages of 30 to 110 words, each made of short texts of one source."""
     short = [row for row in rows if row.text.count(" ") < 30 and uniform(row.text, "join") < JOINED]
     short.sort(key=lambda row: (row.source, uniform(row.text, "place")))
-    for source, group in groupby(short, key=lambda row: row.source):
+    for _, group in groupby(short, key=lambda row: row.source):
         parts: list[str] = []
         words, wanted = 0, 0
         for row in group:
@@ -136,7 +149,7 @@ def joined(rows: Iterable[Row]) -> Iterator[Row]:
             parts.append(row.text if row.text[-1] in ".!?" else row.text + ".")
             words += row.text.count(" ") + 1
             if words >= wanted:
-                yield Row(" ".join(parts), source, "train")
+                yield row._replace(text=" ".join(parts))
                 parts, words = [], 0
 
 

@@ -72,3 +72,15 @@ def test_derived_texts_are_made_of_training_texts_only(benchmarks: Benchmarks, t
     joined = [text for text in made if text.count("We saw") > 1]
     assert joined
     assert all(30 <= len(text.split()) <= 110 for text in joined)
+
+
+def test_folders_of_several_languages_are_merged(benchmarks: Benchmarks, tmp_path: Path) -> None:
+    texts = {"en": ["One cat. Two cats sleep here."] * 3, "de": ["Eine Katze. Zwei Katzen schlafen hier."]}
+    for language, rows in texts.items():
+        (tmp_path / language).mkdir()
+        write(tmp_path / language / "chat.jsonl.gz", rows)
+    folders = [f"{language}={tmp_path / language}" for language in texts]
+    benchmarks.run("prepare_general", "--folder", *folders, f"--output={tmp_path / 'x.jsonl'}", "--derived")
+    rows = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["text"] for row in rows if row["language"] == "de"] == texts["de"]  # nothing is made from German
+    assert "Two cats sleep here." in [row["text"] for row in rows if row["language"] == "en"]
