@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from support.processes import Warm
 
@@ -31,9 +33,29 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """All modules are imported now."""
+    """All modules are imported now; a configuration is thousands of objects, none of them garbage."""
     gc.enable()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
+def _parse_once() -> None:
+    """Each composition reads the same files again, and PyYAML takes a tenth of the tests' time for it."""
+    parse, trees = yaml.load, dict[tuple[str | bytes, str], Any]()
+
+    def load(stream: str | bytes | IO[str], Loader: type) -> Any:  # noqa: N803
+        text = stream if isinstance(stream, str | bytes) else stream.read()
+        key = (text, Loader.__qualname__)
+        if key not in trees:
+            if not isinstance(stream, str | bytes):
+                stream.seek(0)  # an error names the file
+            trees[key] = parse(stream, Loader)
+        return copy.deepcopy(trees[key])
+
+    yaml.load = load
+
+
+_parse_once()
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from support.stores import DIMENSION, ROWS, TEXTS, TITLES, VECTORS, check_store, refusal, refused_field
+from support.stores import ROWS, TEXTS, TITLES, VECTORS, check_store, refusal, refused_field
 from unembed.core.errors import InputError
 from unembed.datamodules.vector_stores.lancedb_folder import read_table
 
@@ -35,6 +34,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def refused(folder: Path, collection: str | None = None) -> str:
+    """The message of what the child process runs; in this process, which has imported the library."""
+    with pytest.raises(InputError) as raised:
+        read_table(str(folder), collection, "lancedb:mine")
+    return str(raised.value)
+
+
 def test_rows_texts_and_choices(folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     check_store(f"lancedb:{folder}", IDS, "docs")
@@ -45,10 +51,8 @@ def test_rows_texts_and_choices(folder: Path) -> None:
         ("dogs", "no collection dogs; did you mean docs?"),
         ("two", "collection two has the vectors a, b; give collection=two/<one of them>"),
     ):
-        with pytest.raises(InputError, match=re.escape(said)):  # what the child process runs
-            read_table(str(folder), collection, "lancedb:mine")
+        assert said in refused(folder, collection)
     assert "did you mean body?" in refused_field(f"lancedb:{folder}", "bdy", "two/b")
-    assert f"vectors of dimension {DIMENSION}, but" in refusal(f"lancedb:{folder}", "docs", 384)
 
 
 def test_what_is_no_folder_damaged_or_elsewhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,12 +61,12 @@ def test_what_is_no_folder_damaged_or_elsewhere(folder: Path, tmp_path: Path, mo
     # A shallow clone names the folder of the table that it was made from; it may be any address.
     clone = tmp_path / "clone"
     lancedb.connect(str(clone)).clone_table("mine", str(folder / "docs.lance"), is_shallow=True)
-    assert "names other places of its files, which are not read; copy the table" in refusal(f"lancedb:{clone}")
+    assert "names other places of its files, which are not read; copy the table" in refused(clone)
     copy = shutil.copytree(folder, tmp_path / "copy")
     shutil.rmtree(copy / "rows.lance" / "data")
     assert "vectors=lancedb:" in refusal(f"lancedb:{copy}", "rows")
     manifest = max((copy / "two.lance" / "_versions").glob("*.manifest"))
     manifest.write_bytes(manifest.read_bytes()[:-9])
-    assert f"{manifest} is damaged" in refusal(f"lancedb:{copy}", "two")
+    assert f"{manifest} is damaged" in refused(copy, "two")
     monkeypatch.setitem(sys.modules, "lancedb", None)
     assert "pip install 'unembed[lancedb]'" in refusal(f"lancedb:{folder}", "docs")

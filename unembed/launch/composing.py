@@ -122,7 +122,7 @@ def survey(command: str, words: Sequence[str], *, multirun: bool = False) -> tup
     return configs, list(dict.fromkeys(errors))
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=64)
 def _loaded(command: str, lines: tuple[str, ...]) -> DictConfig:
     """What Hydra composes of a command and its groups; not to be changed."""
     with application() as hydra:
