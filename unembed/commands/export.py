@@ -100,6 +100,7 @@ def export(settings: DictConfig, config: DictConfig) -> None:
 def export_trained(run: Path, folder: Path) -> None:
     """Export a run that has just ended, calibrated on its own test texts."""
     settings = OmegaConf.load(Path(configs.__file__).parent / "export.yaml")
+    assert isinstance(settings, DictConfig)
     of_corpus = (read_config(run).datamodule.get("source") or {}).get("_target_") == _BUILT_IN
     settings.update(run=str(run), name=folder.name, folder=str(folder), calibration=[str(run)])
     settings.predictions = str(run) if of_corpus else None

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 def is_faster() -> bool:
     """Whether this processor is one of those."""
     information = Path("/proc/cpuinfo")
-    capable = torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkldnn.is_available()
+    capable = torch.backends.cpu.get_cpu_capability() == "AVX512" and torch._C.has_mkldnn
     return capable and information.exists() and "AuthenticAMD" in information.read_text(encoding="utf-8")
 
 
@@ -64,7 +64,7 @@ def _fits(inputs: Tensor, weight: Tensor) -> bool:
 
 def _product(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if torch.is_grad_enabled() and (inputs.requires_grad or weight.requires_grad):
-        result: Tensor = _Product.apply(inputs, weight, bias)
+        result: Tensor = _Product.apply(inputs, weight, bias)  # type: ignore[no-untyped-call]
         return result
     return _onednn(inputs, weight, bias)
 

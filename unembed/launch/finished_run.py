@@ -149,7 +149,8 @@ def _run_of(settings: DictConfig, prefix_chosen: bool) -> tuple[Path, list[str]]
     """
     if settings.run is None and "vectors" not in settings:
         raise InputError("run: missing, give it as run=<value>")
-    named, overrides = str(settings.run), []
+    named = str(settings.run)
+    overrides: list[str] = []
     if settings.get("vectors") is not None:
         named, overrides = _attacker_for(str(settings.vectors), settings.run, settings.get("collection"))
     directory = find_run(named, "run")
