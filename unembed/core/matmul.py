@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 def is_faster() -> bool:
     """Whether this processor is one of those."""
     information = Path("/proc/cpuinfo")
-    capable = torch.backends.cpu.get_cpu_capability() == "AVX512" and torch._C.has_mkldnn
+    capable = torch.backends.cpu.get_cpu_capability() == "AVX512" and torch._C._has_mkldnn
     return capable and information.exists() and "AuthenticAMD" in information.read_text(encoding="utf-8")
 
 
