@@ -2,10 +2,10 @@
 
     python benchmarks/translation.py --victim layer5.npy --own minilm.npy --vectors 1000 10000 50000 --seeds 0 1 2 3 4
 
-The two files hold vectors, (n, d) and (N, k) with N > n. The first n rows of the second file are of the texts of the
-first one: they are the answers, which the translation does not see. It sees as many rows of the first file as
-``--vectors`` says, and as many of the second file after row n. A seed samples both sets of rows, and is the seed of the
-translation.
+The two files hold vectors, (n, d) and (N, k). The first rows of the second file, n or as many as ``--answers`` says,
+are of the texts of the first rows of the first file: they are the answers, which the translation does not see. It sees
+as many rows of the first file as ``--vectors`` says, those tested among them, and as many of the second file after the
+answers. A seed samples both sets of rows, and is the seed of the translation.
 
 ``top1``: percent of the tested texts whose translated vector is nearer to their own vector than to that of any other
 tested text. ``cka``: linear centred kernel alignment of the two spaces. ``paired``: top1 of a rotation that is fitted
@@ -58,11 +58,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--vectors", type=int, nargs="+", default=[1000, 3000, 10_000, 50_000])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--answers", type=int)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     clock, victim, own = Clock(own_time=options.own_time), read(options.victim), read(options.own)
-    answers, rest = own[: len(victim)], own[len(victim) :]
-    some = slice(0, TESTED)
+    known = options.answers or len(victim)
+    answers, rest = own[:known], own[known:]
+    some = slice(0, min(TESTED, known))
     found: dict[str, Any] = {
         "cka": cka(victim[some], answers[some]), "paired": paired(victim[some], answers[some], Translator().power),
         "rows": [],
@@ -71,11 +73,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     for count in options.vectors:
         for seed in options.seeds:
             random = torch.Generator().manual_seed(seed)
-            rows, own_rows = (torch.randperm(len(vectors), generator=random)[:count] for vectors in (victim, rest))
+            order = torch.randperm(len(victim), generator=random)
+            own_rows = torch.randperm(len(rest), generator=random)[:count]
+            part = order[order < known][:TESTED][:count]
+            rows = torch.cat([part, order[~torch.isin(order, part)]])[:count]
             begin = clock()
             made = Translator(seed=seed).fit(victim[rows], rest[own_rows])
             seconds = clock() - begin
-            part = rows[:TESTED]
             row = {"vectors": count, "seed": seed, "seconds": seconds, **made.about}
             row["top1"] = top1(made.map(victim[part]), answers[part], rest[own_rows].mean(0))
             found["rows"].append(row)
