@@ -189,11 +189,11 @@ def _wait(pid: int, limits: Limits, before: float) -> tuple[int, resource.struct
         ended, status, used = os.wait4(pid, os.WNOHANG)
         if ended:
             return status, used, None
-        seconds, megabytes = _group_usage(pid)
+        seconds, megabytes = _group_usage(pid, before)
         limit = None
         if seconds > limits.seconds:
             limit = f"more than {limits.seconds:g} s"
-        elif megabytes - before > limits.megabytes:
+        elif megabytes > limits.megabytes:
             limit = f"more than {limits.megabytes:g} MB"
         elif time.monotonic() - began > limits.waiting:
             limit = f"waits longer than {limits.waiting:g} s"
@@ -206,8 +206,8 @@ def _wait(pid: int, limits: Limits, before: float) -> tuple[int, resource.struct
         time.sleep(_POLL_SECONDS)
 
 
-def _group_usage(group: int) -> tuple[float, float]:
-    """Seconds of the processor and MB that the processes of a group have used."""
+def _group_usage(group: int, before: float) -> tuple[float, float]:
+    """Seconds of the processor that a group's processes have used, and MB beyond the ``before`` of each fork."""
     seconds = megabytes = 0.0
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -217,7 +217,7 @@ def _group_usage(group: int) -> tuple[float, float]:
                 continue
             if int(fields[2]) == group:
                 seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-                megabytes += int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+                megabytes += max(0.0, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 1e6 - before)
     return seconds, megabytes
 
 

@@ -74,9 +74,10 @@ def read_vectors(path: Path, dimension: int, limit: int | None = None) -> Tensor
             than the attack was trained on, another type than real numbers, or a row that is NaN, infinite, zero, or of
             a length that float32 cannot square (the first one is named).
     """
-    import torch
+    read = _read(path, dimension, limit)
+    import torch  # after the mistakes that need no second
 
-    return torch.from_numpy(_read(path, dimension, limit))
+    return torch.from_numpy(read)
 
 
 def check_file(path: Path) -> None:

@@ -251,7 +251,7 @@ def test_all_that_is_misspelt_is_reported_at_once() -> None:
         "argument that no option sets is added by +defense.pieces=8",
         "+seed=3: already exists, leave out the +",
         "colour: unknown key, valid: access, attack, cache_dir, callbacks, choices, ckpt_path, datamodule, defense, "
-        "denoiser, embedder, init_from, logger, objective, run_dir, scoring, seed, trainer, trust",
+        "denoiser, embedder, export, init_from, logger, objective, run_dir, scoring, seed, trainer, trust",
         "callbacks.progres: unknown key, did you mean progress?",
         "hydra.job.chdr: unknown key, did you mean chdir?",
         "seed.x: unknown key, seed has no keys",

@@ -21,7 +21,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from unembed import configs, launch
+from unembed import launch
 from unembed.core.atomic_files import read_json, replacing, write_file, write_json, write_json_lines
 from unembed.core.errors import InputError, printable
 from unembed.launch.composing import plain
@@ -99,12 +99,13 @@ def export(settings: DictConfig, config: DictConfig) -> None:
 
 def export_trained(run: Path, folder: Path) -> None:
     """Export a run that has just ended, calibrated on its own test texts."""
-    settings = OmegaConf.load(Path(configs.__file__).parent / "export.yaml")
-    assert isinstance(settings, DictConfig)
-    of_corpus = (read_config(run).datamodule.get("source") or {}).get("_target_") == _BUILT_IN
-    settings.update(run=str(run), name=folder.name, folder=str(folder), calibration=[str(run)])
-    settings.predictions = str(run) if of_corpus else None
-    export(settings, read_config(run))
+    config, own = read_config(run), str(run)
+    of_corpus = (config.datamodule.get("source") or {}).get("_target_") == _BUILT_IN
+    settings = {
+        "run": own, "name": folder.name, "folder": str(folder), "ckpt_path": None, "calibration": [own],
+        "predictions": own if of_corpus else None,
+    }  # fmt: skip
+    export(OmegaConf.create(settings), config)
 
 
 def check_absent(output: Path, key: str) -> None:

@@ -89,7 +89,7 @@ def on_run(
     composed, errors = survey(command, [*(line for line in overrides if line not in others), *search])
     raise_all(errors or check(composed[0]))  # no constructor receives the settings
     settings = composed[0]
-    run, of_store = _run_of(settings, any(key_of(line) == "embedder.prefix" for line in others))
+    run, of_store = _run_of(settings, first, any(key_of(line) == "embedder.prefix" for line in others))
     others += of_store
     stored = stored_config(run, settings.trust, {key_of(line) for line in others})
     stored.logger, stored.choices.logger = {}, "none"  # its curves are of the training
@@ -142,7 +142,9 @@ def _with_vectors(words: Sequence[str]) -> Sequence[str]:
     return [*others, f"vectors={' '.join(alone)}"]
 
 
-def _run_of(settings: DictConfig, prefix_chosen: bool) -> tuple[Path, list[str]]:
+def _run_of(
+    settings: DictConfig, first: Callable[[DictConfig], None] | None, prefix_chosen: bool
+) -> tuple[Path, list[str]]:
     """The run directory that ``run`` names, which becomes its value; by default the attacker for the vectors.
 
     And what the vectors say of the run's embedder: of several prefixes theirs, unless the command line chose it.
@@ -152,7 +154,7 @@ def _run_of(settings: DictConfig, prefix_chosen: bool) -> tuple[Path, list[str]]
     named = str(settings.run)
     overrides: list[str] = []
     if settings.get("vectors") is not None:
-        named, overrides = _attacker_for(str(settings.vectors), settings.run, settings.get("collection"))
+        named, overrides = _attacker_for(settings, first)
     directory = find_run(named, "run")
     if not (directory / layout.CONFIG).is_file():
         inner = sorted(str(found.parent) for found in directory.glob(f"**/{layout.CONFIG}"))
@@ -164,17 +166,24 @@ def _run_of(settings: DictConfig, prefix_chosen: bool) -> tuple[Path, list[str]]
     return directory, [] if prefix_chosen else overrides
 
 
-def _attacker_for(vectors: str, run: str | None, collection: str | None) -> tuple[str, list[str]]:
+def _attacker_for(settings: DictConfig, first: Callable[[DictConfig], None] | None) -> tuple[str, list[str]]:
     from unembed.datamodules.vector_stores.vector_files import dimension_of
 
+    vectors = str(settings.vectors)
     dimension = dimension_of(vectors)
 
     def sample() -> Tensor:
+        if first is not None:
+            first(settings)
+        if dimension is not None:
+            from unembed.datamodules.vector_stores.vector_files import read_vectors
+
+            return read_vectors(Path(vectors).expanduser(), dimension, _SAMPLE)
         from unembed.datamodules.vector_stores.sampling import sample_of
 
-        return sample_of(vectors, dimension, collection, _SAMPLE)
+        return sample_of(vectors, None, settings.get("collection"), _SAMPLE)
 
-    return attacker_for(vectors, run, dimension, sample)
+    return attacker_for(vectors, settings.run, dimension, sample)
 
 
 # -- defenses on a run ------------------------------------------------------------------------------------------------

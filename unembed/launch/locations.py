@@ -127,7 +127,10 @@ class _Embedder(NamedTuple):
 
 
 def _embedder_of(run: str) -> _Embedder:
-    config = OmegaConf.load(find_run(run, "run") / layout.CONFIG)
+    file = find_run(run, "run") / layout.CONFIG
+    if not file.is_file():
+        return _Embedder("", [])  # what is wrong is told when the run is opened
+    config = OmegaConf.load(file)
     prefixes = OmegaConf.select(config, "embedder.prefix")
     several = [*map(str, prefixes)] if isinstance(prefixes, ListConfig) else []
     return _Embedder(str(OmegaConf.select(config, "choices.embedder")), several)
