@@ -58,7 +58,8 @@ def test_each_option_has_a_line() -> None:
         assert all(len(line) > 5 for line in listed.values())
     assert unembed.list_attacks()["nearest_neighbor"].startswith("The baseline: the training text")
     assert unembed.list_attackers() == {
-        "minilm": "geia, 8,687,040 parameters: reads vectors of embedder=minilm, dimension 384"
+        "me5_small_q4": "geia, 9,959,360 parameters: reads vectors of embedder=me5_small_q4, dimension 384",
+        "minilm": "geia, 8,687,040 parameters: reads vectors of embedder=minilm, dimension 384",
     }
     with pytest.raises(AttributeError, match=r"no attribute 'lod'"):
         _ = unembed.lod  # type: ignore[attr-defined]

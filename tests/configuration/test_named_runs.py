@@ -89,7 +89,7 @@ def test_of_several_attackers_the_vectors_choose_and_their_prefix_is_taken(
     np.save("mine.npy", drawn_from("me5_small_q4", overrides))
     settings, config = launch.on_run("audit", ["vectors=mine.npy"])
     assert (settings.run, config.embedder.prefix) == (str(multilingual), prefix)
-    assert "mine.npy: 20 vectors of 384 dimensions, of length 1: multilingual-e5-small" in capsys.readouterr().out
+    assert "mine.npy: vectors of multilingual-e5-small" in capsys.readouterr().out
     _, config = launch.on_run("audit", ["vectors=mine.npy", "run=multilingual", "embedder.prefix=x"])
     assert config.embedder.prefix == "x"
     np.save("mine.npy", drawn_from("minilm", ""))

@@ -97,7 +97,7 @@ def attacker_for(
     from unembed.metrics.identify import identify
 
     identity = identify(sample())
-    print(printable(f"{vectors}: {identity}"))
+    print(printable(f"{vectors}: vectors of {identity.space or 'an unknown embedder'}"))
     space = identity.space or identity.nearest
     name = next((one for one in names if space is not None and embedders[one].choice == space.embedder), names[0])
     chosen = embedders[name]
