@@ -1,4 +1,4 @@
-"""The shipped attackers: they read short everyday sentences, are chosen by the vectors, and hold no text and no paths."""
+"""The shipped attackers: they read short sentences, are chosen by the vectors, and hold no text and no paths."""
 
 from __future__ import annotations
 
