@@ -78,7 +78,7 @@ def test_without_a_run_the_attacker_is_the_shipped_one_for_the_vectors(here: Pat
 
 @pytest.mark.parametrize("prefix", ["query: ", "passage: ", ""])
 def test_of_several_attackers_the_vectors_choose_and_their_prefix_is_taken(
-    here: Path, tmp_path: Path, prefix: str, capsys: pytest.CaptureFixture[str]
+    here: Path, tmp_path: Path, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     multilingual = write_run(tmp_path / "attackers" / "multilingual")
     config = OmegaConf.load(multilingual / "config.yaml")
@@ -87,9 +87,10 @@ def test_of_several_attackers_the_vectors_choose_and_their_prefix_is_taken(
     OmegaConf.save(config, multilingual / "config.yaml")
     overrides = {"query: ": "", "": "'embedder.prefix=\"\"'"}.get(prefix, f"'embedder.prefix=\"{prefix}\"'")
     np.save("mine.npy", drawn_from("me5_small_q4", overrides))
+    caplog.set_level("INFO")
     settings, config = launch.on_run("audit", ["vectors=mine.npy"])
     assert (settings.run, config.embedder.prefix) == (str(multilingual), prefix)
-    assert "mine.npy: vectors of multilingual-e5-small" in capsys.readouterr().out
+    assert "mine.npy: vectors of multilingual-e5-small" in caplog.text
     _, config = launch.on_run("audit", ["vectors=mine.npy", "run=multilingual", "embedder.prefix=x"])
     assert config.embedder.prefix == "x"
     np.save("mine.npy", drawn_from("minilm", ""))

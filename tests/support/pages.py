@@ -53,7 +53,8 @@ def printed() -> dict[str, str]:
         *sorted((ROOT / "unembed" / "commands").glob("*.py")),
         *sorted((ROOT / "unembed" / "attackers").rglob("*.md")),
     ]:
-        for line in re.findall(r"^ *((?:python \w+\.py|unembed \w+)(?: .*)?)$", read(page), flags=re.MULTILINE):
+        text = re.sub(r"\\\n *", "", read(page))
+        for line in re.findall(r"^ *((?:python \w+\.py|unembed \w+)(?: .*)?)$", text, flags=re.MULTILINE):
             found.setdefault(line, page.name)
     for path in sorted((ROOT / "results").glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:

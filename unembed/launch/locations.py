@@ -27,7 +27,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from unembed import attackers, configs
 from unembed.core.atomic_files import read_json, replacing
 from unembed.core.commands import command
-from unembed.core.errors import InputError, did_you_mean, listed, missing, printable
+from unembed.core.errors import InputError, did_you_mean, listed, missing
 from unembed.runs import layout
 from unembed.runs.config_file import TEXTS, names_data
 
@@ -94,10 +94,11 @@ def attacker_for(
     embedders = {name: _embedder_of(name) for name in names}
     if len(names) == 1 and not embedders[names[0]].prefixes:
         return names[0], []
+    some = sample()  # tells mistakes in the vectors, before torch is imported
     from unembed.metrics.identify import identify
 
-    identity = identify(sample())
-    print(printable(f"{vectors}: vectors of {identity.space or 'an unknown embedder'}"))
+    identity = identify(some)
+    log.info("%s: vectors of %s", vectors, identity.space or "an unknown embedder")
     space = identity.space or identity.nearest
     name = next((one for one in names if space is not None and embedders[one].choice == space.embedder), names[0])
     chosen = embedders[name]
