@@ -3,7 +3,7 @@
     python benchmarks/prepare_general.py --folder <folder> --output general.jsonl
     python train.py experiment=attackers/minilm datamodule.path=general.jsonl
     python benchmarks/prepare_general.py --folder en=<folder> de=<folder> fr=<folder> --output multilingual.jsonl
-    python train.py datamodule=files datamodule.path=multilingual.jsonl datamodule.split_field=split \
+    python train.py datamodule=files datamodule.path=multilingual.jsonl datamodule.split_field=split \\
         datamodule.language_field=language
 
 A folder holds ``<source>.jsonl.gz`` (sentences) and ``<source>_passages.jsonl.gz`` (40 words and more). Rows of one

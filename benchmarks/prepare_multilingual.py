@@ -1,8 +1,7 @@
 """Make folders of general German, French and Spanish for prepare_general.py, from openly licensed sources.
 
     python benchmarks/prepare_multilingual.py --sources <folder> --output <folder> --held-out <folder of JSON lines>
-    python benchmarks/prepare_general.py --folder en=<folder> de=<output>/de --output multilingual.jsonl   # and others
-    python train.py datamodule=files datamodule.path=multilingual.jsonl datamodule.language_field=language
+    python benchmarks/prepare_general.py --folder en=<folder> de=<output>/de fr=<output>/fr --output multilingual.jsonl
 
 ``--sources`` holds what SOURCES names: clones of GitHub repositories as ``<owner>+<name>``, unpacked Debian packages
 (``dpkg-deb -x``) by name, and Debian's translated package descriptions (``i18n/Translation-*.bz2`` of an archive) in

@@ -28,6 +28,7 @@ SMALLEST, LARGEST = 1e-15, 1e15
 # Errors that transformers and sentence-transformers raise for unusable files, which may need a missing library (a
 # quantizer, a kernel) or contain pickled objects.
 _UNUSABLE = (OSError, ValueError, ImportError, UnpicklingError)
+_BYTES_PER_TOKEN = 4  # of UTF-8: about right for English, and closer than a count of characters for other scripts
 _TOKENS_ON_CPU = 1024  # in one forward pass, padding included: larger batches are no faster there
 
 
@@ -69,7 +70,7 @@ class Remote(Protocol):
     @property
     def texts_at_once(self) -> int: ...
 
-    def log_cost(self, texts: Iterable[str]) -> None:
+    def log_cost(self, texts: Sequence[str]) -> None:
         """Log the size of a job, given all its texts, before the first one is sent."""
         ...
 
@@ -134,6 +135,11 @@ def describe_invalid(vector: Tensor) -> str:
 def fingerprint_of(**parts: str | int | bool | None) -> str:
     """Hex hash of named values, for ``Embedder.fingerprint``."""
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=32).hexdigest()
+
+
+def estimated_tokens(texts: Iterable[str]) -> int:
+    """About how many tokens the texts have, without a tokenizer."""
+    return sum(-(-len(text.encode(errors="replace")) // _BYTES_PER_TOKEN) for text in texts)
 
 
 def resolve_device(device: str) -> torch.device:

@@ -21,7 +21,7 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
@@ -45,6 +45,7 @@ from unembed.embedders.base import (
     QueryLimitError,
     UnfinishedError,
     describe_invalid,
+    estimated_tokens,
     fingerprint_of,
     valid_vectors,
 )
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LARGE_JOB = 1000  # texts: the cost of smaller jobs is not logged
-_BYTES_PER_TOKEN = 4  # of UTF-8: about right for English, and closer than a count of characters for other scripts
 _SHOWN_CHARACTERS = 200  # of a server's message
 _LONGEST_BACKOFF = 60.0  # seconds
 _LONGEST_WAIT = 600.0  # seconds: if a server asks for more, the run fails
@@ -144,18 +144,17 @@ class OpenAIEmbedder:
         """Dimension of a vector; if it is unknown, a request with one text is sent."""
         return self._dimension or self.embed(["dimension"]).shape[1]
 
-    def log_cost(self, texts: Iterable[str]) -> None:
+    def log_cost(self, texts: Sequence[str]) -> None:
         """Log the size and cost of embedding ``texts``; small jobs are not logged."""
-        sizes = [len(text.encode(errors="replace")) for text in texts]
-        if len(sizes) < _LARGE_JOB:
+        if len(texts) < _LARGE_JOB:
             return
-        tokens = sum(-(-size // _BYTES_PER_TOKEN) for size in sizes)
+        tokens = estimated_tokens(texts)
         cost = "embedder.price_per_million_tokens would tell the cost"
         if self._price is not None:
             cost = f"cost about {tokens / 1e6 * self._price:,.2f} at {self._price:g} per million"
-        if self.queries_left is not None and self.queries_left < len(sizes):
+        if self.queries_left is not None and self.queries_left < len(texts):
             cost += f"; embedder.max_queries ends it after {self.queries_left:,} texts"
-        log.info("%s: %s texts to embed, about %s tokens; %s", self._name, f"{len(sizes):,}", f"{tokens:,}", cost)
+        log.info("%s: %s texts to embed, about %s tokens; %s", self._name, f"{len(texts):,}", f"{tokens:,}", cost)
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Vectors of ``texts``, (n, d) float32 on the CPU; a QueryLimitError if ``max_queries`` is reached."""

@@ -22,7 +22,7 @@ import pytest
 import yaml
 from test_documented_commands import PLACES, reason_to_skip
 
-from support.pages import PAGES, ROOT, blocks, commands, fenced, read, sources, words
+from support.pages import PAGES, ROOT, blocks, commands, fenced, read, sources, unfolded, words
 from unembed import attacks, datamodules, defenses, embedders, launch, metrics
 from unembed.attacks import refine
 from unembed.commands.compare import compare, read_settings
@@ -96,7 +96,7 @@ def benchmark_commands() -> list[str]:
     scripts = [f"benchmarks/{path.stem}" for path in (ROOT / "benchmarks").glob("*.py")]
     found = set(commands(*scripts, everywhere=True))
     for path in (ROOT / "benchmarks").glob("*.py"):
-        text = (ast.get_docstring(ast.parse(read(path))) or "").replace("\\\n", " ")
+        text = unfolded(ast.get_docstring(ast.parse(read(path))) or "")
         found |= {line.strip() for line in text.splitlines() if re.match(r" *(\w+=\w+ )*python benchmarks/", line)}
     return sorted(found)
 

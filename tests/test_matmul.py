@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 from unembed.core import matmul
 from unembed.core.matmul import use_onednn
 
-if not torch._C._has_mkldnn:
+if not torch.backends.mkldnn.is_available():
     pytest.skip("this PyTorch has no oneDNN", allow_module_level=True)
 
 

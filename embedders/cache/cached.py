@@ -39,6 +39,7 @@ from unembed.embedders.base import (
     Remote,
     UnfinishedError,
     describe_invalid,
+    estimated_tokens,
     valid_vectors,
 )
 from unembed.embedders.cache.shards import (
@@ -60,7 +61,7 @@ _TEXTS_AT_ONCE = 256
 _NUMBERS_AT_ONCE = 2**24  # 64 MB of rows: rows of logits are long
 _NUMBERS_OF_A_SHARD = 2**26
 _APPEARANCE_SECONDS = (0.1, 0.4, 1.5, 6.0, 20.0)  # waits for other ranks' shards to appear on a network disk
-_LARGE_JOB, _BYTES_PER_TOKEN = 10_000, 4
+_LARGE_JOB = 10_000  # texts that are announced before they are embedded on this machine
 _CALLS = 64  # whose keys are counted together
 _SHOWN_CHARACTERS = 40  # of a text in an error message
 
@@ -252,8 +253,8 @@ class CachedEmbedder:
         if isinstance(self.embedder, Remote):
             self.embedder.log_cost(texts)
         elif len(texts) >= _LARGE_JOB:
-            tokens = sum(len(text.encode(errors="replace")) for text in texts) // _BYTES_PER_TOKEN
-            log.info("%s texts to embed, about %s tokens, on this machine", f"{len(texts):,}", f"{tokens:,}")
+            number, tokens = f"{len(texts):,}", f"{estimated_tokens(texts):,}"
+            log.info("%s texts to embed, about %s tokens, on this machine", number, tokens)
 
     def view(self, texts: Sequence[str]) -> CachedVectors:
         """The vectors of ``texts``, which ``fill`` has stored; texts of a shard damaged since are embedded again."""

@@ -682,7 +682,7 @@ def test_a_large_job_is_announced_with_its_cost(
     caplog.clear()
     CachedEmbedder(embedder(server, dimensions=DIM), tmp_path).fill(texts, "training")  # 200 are left
     assert caplog.messages == []
-    embedder(server).log_cost("grün" for _ in range(2000))  # 5 bytes: 2 tokens
+    embedder(server).log_cost(["grün"] * 2000)  # 5 bytes: 2 tokens
     assert "2,000 texts to embed, about 4,000 tokens; embedder.price_per_million_tokens would" in caplog.text
 
 

@@ -30,12 +30,17 @@ def fenced() -> dict[str, str]:
     for page in PAGES:
         for block in re.findall(r"^```\w*\n(.*?)^```", read(page), flags=re.MULTILINE | re.DOTALL):
             variables: dict[str, str] = {}
-            for line in block.replace("\\\n", " ").splitlines():
+            for line in unfolded(block).splitlines():
                 if given := re.match(r'(?:export )?(\w+)="([^"]*)"$|for (\w+) in (\w+).*; do$', line.strip()):
                     variables[given[1] or given[3]] = given[2] or given[4]
                 elif re.match(r" *(\w+=\w+ )*((python|torchrun|srun) .*?(benchmarks/)?\w+\.py|unembed \w+)( |$)", line):
                     found.setdefault(Template(line.strip()).safe_substitute(variables), page.name)
     return found
+
+
+def unfolded(text: str) -> str:
+    """The text with commands that go on after a backslash on one line."""
+    return text.replace("\\\n", " ")
 
 
 def printed() -> dict[str, str]:
@@ -53,8 +58,8 @@ def printed() -> dict[str, str]:
         *sorted((ROOT / "unembed" / "commands").glob("*.py")),
         *sorted((ROOT / "unembed" / "attackers").rglob("*.md")),
     ]:
-        text = re.sub(r"\\\n *", "", read(page))
-        for line in re.findall(r"^ *((?:python \w+\.py|unembed \w+)(?: .*)?)$", text, flags=re.MULTILINE):
+        lines = unfolded(read(page))
+        for line in re.findall(r"^ *((?:python \w+\.py|unembed \w+)(?: .*)?)$", lines, flags=re.MULTILINE):
             found.setdefault(line, page.name)
     for path in sorted((ROOT / "results").glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
