@@ -24,6 +24,7 @@ from torch import Tensor
 
 from unembed.attacks.parts.batch_cache import BatchCache, BatchResult
 from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.parts.writing import Writer
 from unembed.attacks.refine.refining import Refiner, Refiners
 from unembed.core.errors import InputError
 from unembed.core.matmul import use_onednn
@@ -141,6 +142,11 @@ class Attack(LightningModule):
         """What ``invert`` gets of a test batch."""
         return Targets(batch["vectors"], batch["index"])
 
+    @property
+    def writer(self) -> Writer | None:
+        """What writes texts for a refiner; None: the attack has no decoder."""
+        return None
+
     @abstractmethod
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """One prediction a target, in order, before any refinement; ``oracle`` embeds hypotheses and counts them."""
@@ -152,7 +158,7 @@ class Attack(LightningModule):
             check_embedder(run, f"attack.{name}_run", self.oracle.source.fingerprint, self.oracle.source.dimension)
 
     def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        self.refiners.check(dimension, oracle)
+        self.refiners.check(dimension, oracle, self.writer)
 
     def begin_trial(self, number: int) -> None:
         """Set the trial, which selects the random numbers of ``invert``; trial 0 uses the configuration's seed."""

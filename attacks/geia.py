@@ -32,6 +32,7 @@ from unembed.attacks.parts.decoding import Decoding, NucleusSampling
 from unembed.attacks.parts.optimizers import OptimizerSettings, scheduled
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.parts.prefix import Prefix
+from unembed.attacks.parts.writing import Writer
 from unembed.attacks.refine.refining import Refiner, Rerank, comparable, named
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -105,6 +106,10 @@ class GenerativeAttack(Attack):
         if self.decoding.rerank and oracle is not None:
             return Rerank(self.decoding.rerank).refine(targets, found, oracle)
         return found
+
+    @property
+    def writer(self) -> Writer | None:
+        return Writer(self) if self.decodes_vectors else None
 
     def decoded(self, targets: Targets) -> list[list[list[int]]]:
         return self.decoding(

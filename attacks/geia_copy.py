@@ -94,6 +94,11 @@ class GEIACopy(GEIA):
     def all_weights(self) -> dict[str, Tensor]:
         return super().all_weights() | {"words": digest_of(self.words.copied)}
 
+    @property
+    def writer(self) -> None:
+        """None: its decoder chooses among words of each target's own."""
+        return None
+
     def text(self, ids: Sequence[int]) -> str:
         return self.word_tokens.decode(ids)
 

@@ -56,10 +56,14 @@ class CausalDecoder(PrefixDecoder):
 
         ``smoothing`` is the share of each target that is spread evenly over the vocabulary.
         """
+        return cross_entropy(self.logits(prefix, labels), labels, smoothing)
+
+    def logits(self, prefix: Tensor, labels: Tensor) -> Tensor:
+        """Of each label, given the prefix and the labels before it: (n, T, V)."""
         inputs = self.model.get_input_embeddings()(labels[:, :-1].clamp_min(0))
         embeds = torch.cat([prefix.to(inputs.dtype), inputs], 1)
-        logits = self.model(inputs_embeds=embeds, use_cache=False, logits_to_keep=labels.shape[1]).logits
-        return cross_entropy(logits, labels, smoothing)
+        logits: Tensor = self.model(inputs_embeds=embeds, use_cache=False, logits_to_keep=labels.shape[1]).logits
+        return logits
 
     def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
         prefix = prefix.to(self.model.get_input_embeddings().weight.dtype)
@@ -96,9 +100,9 @@ class ClosedPrefixDecoder(CausalDecoder):
         super().__init__(model)
         self.closing = closing
 
-    def loss(self, prefix: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    def logits(self, prefix: Tensor, labels: Tensor) -> Tensor:
         """See CausalDecoder; the end token after the prefix is not trained on."""
-        return super().loss(self._closed(prefix), labels, smoothing)
+        return super().logits(self._closed(prefix), labels)
 
     def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
         return super().start(self._closed(prefix))
@@ -121,9 +125,13 @@ class EncoderDecoder(PrefixDecoder):
 
     def loss(self, prefix: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Mean cross-entropy of labels (n, T), padded with -100, given prefix (n, k, width); see CausalDecoder."""
+        return cross_entropy(self.logits(prefix, labels), labels, smoothing)
+
+    def logits(self, prefix: Tensor, labels: Tensor) -> Tensor:
+        """Of each label, given the prefix and the labels before it: (n, T, V)."""
         inputs = decoder_inputs(self.model, labels)
-        logits = self.model(inputs_embeds=prefix, decoder_input_ids=inputs, use_cache=False).logits
-        return cross_entropy(logits, labels, smoothing)
+        logits: Tensor = self.model(inputs_embeds=prefix, decoder_input_ids=inputs, use_cache=False).logits
+        return logits
 
     def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
         state = EncoderDecoderState(self.model, prefix, self.mask)

@@ -28,6 +28,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.parts.writing import Writer
 from unembed.core.errors import InputError
 from unembed.core.ranks import is_first
 from unembed.defenses.base import perturbs
@@ -49,10 +50,12 @@ class Refiner:
     Attributes:
         proposals: Number of candidates per target requested from the attack, which may find fewer.
         required: False: left out where it cannot work or would cost money (``leave_out``).
+        writer: The attack's decoder, where it has one; set before ``check``.
     """
 
     proposals = 1
     required = True
+    writer: Writer | None = None
 
     def check_sources(self) -> None:
         """Check the files and packages that its settings name, before anything else is read."""
@@ -108,8 +111,9 @@ class Refiners:
             with named(f"attack/refine=[{name}]"):
                 refiner.check_sources()
 
-    def check(self, dimension: int, oracle: CachedEmbedder | None) -> None:
+    def check(self, dimension: int, oracle: CachedEmbedder | None, writer: Writer | None = None) -> None:
         for name, refiner in self.named.items():
+            refiner.writer = writer
             with named(f"attack/refine=[{name}]"):
                 refiner.check(dimension, oracle)
 

@@ -119,7 +119,7 @@ def test_training_is_repeatable_and_its_weights_are_the_attacks(oracle: CachedEm
 
 
 def test_unknown_training_text_and_damaged_weights_are_one_message(oracle: CachedEmbedder, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"attack.refine.lexicon.surrogate_steps=7: .* set it to 0"):
+    with pytest.raises(InputError, match=r"attack.refine.lexicon.surrogate_steps=7: .* with this refiner"):
         LexiconSearch(surrogate_steps=7).prepare([], tmp_path, oracle)
     (tmp_path / "surrogate-7.pt").write_bytes(b"nothing")
     with pytest.raises(InputError, match=r"surrogate-7.pt"):

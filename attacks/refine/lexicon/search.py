@@ -15,27 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.lexicon.language import Language, Units
 from unembed.attacks.refine.lexicon.moves import Proposals
-from unembed.attacks.refine.lexicon.surrogate import Surrogate, fit
-from unembed.attacks.refine.lexicon.words import (
-    Lexicon,
-    WordSources,
-    digest_of,
-    known_words,
-    merged,
-)
-from unembed.attacks.refine.refining import Refiner, embedded
+from unembed.attacks.refine.lexicon.refiner import WordRefiner
+from unembed.attacks.refine.lexicon.surrogate import Surrogate
+from unembed.attacks.refine.lexicon.words import Lexicon
+from unembed.attacks.refine.refining import embedded
 from unembed.embedders.cache.cached import CachedEmbedder
 
-_LANGUAGE = "language.json"
 _FOUND = 1 - 2e-5  # cosine of a text with its own vector, less the last bits of float32 and of another batch
 _EQUAL = 5  # decimals of a cosine that count
 _ROWS = 16  # of a matrix product: always as many, so that a row does not depend on the others
@@ -43,7 +36,7 @@ _MARGIN = 0.3  # of cosine, below the best text of a target, within which others
 
 
 @dataclass
-class LexiconSearch(WordSources, Refiner):
+class LexiconSearch(WordRefiner):
     """Changes the words of a prediction until its vector is the target's.
 
     Each round embeds the ``moves`` most promising changes of each of the ``beam`` best texts of a target. The search
@@ -54,57 +47,6 @@ class LexiconSearch(WordSources, Refiner):
     beam: PositiveInt = 3
     moves: PositiveInt = 6
     proposals: PositiveInt = 5
-    training: bool = True
-    required: bool = True
-    surrogate_steps: NonNegativeInt = 0
-
-    def __post_init__(self) -> None:
-        self._language = Language({}, {})
-        self._lexicon: Lexicon | None = None
-        self._surrogate: Surrogate | None = None
-
-    def check_sources(self) -> None:
-        self.public(None)
-        _ = self.listed
-
-    def all_weights(self) -> dict[str, Tensor]:
-        """The surrogate's weights, and a hash of the user's own entries: with others, the texts are others."""
-        weights = {} if self._surrogate is None else self._surrogate.state_dict()
-        if self.path is not None:
-            weights["entries"] = digest_of(self.listed)
-        return weights
-
-    def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
-        Language.count(texts).save(artifacts / _LANGUAGE)
-        if self.surrogate_steps:
-            assert oracle is not None  # checked
-            fit(texts, oracle, self.surrogate_steps).save(artifacts / self._surrogate_file)
-
-    def prepared(self, artifacts: Path) -> bool:
-        wanted = [_LANGUAGE, self._surrogate_file] if self.surrogate_steps else [_LANGUAGE]
-        return all((artifacts / name).is_file() for name in wanted)
-
-    def load(self, artifacts: Path, dimension: int) -> None:
-        self._language, self._lexicon = Language.read(artifacts / _LANGUAGE), None
-        if self.surrogate_steps:
-            self._surrogate = Surrogate.read(artifacts / self._surrogate_file, dimension)
-
-    @property
-    def _surrogate_file(self) -> str:
-        return f"surrogate-{self.surrogate_steps}.pt"
-
-    def lexicon(self, oracle: CachedEmbedder) -> Lexicon:
-        if self._lexicon is None:
-            embedder = oracle.source.embedder
-            own = known_words(self.listed, Path(self.path or ""), embedder) if self.listed else []
-            entries = merged(
-                own,
-                self._language.words if self.training else [],
-                *self.public(embedder),
-                self._language.beginnings if self.training else [],
-            )
-            self._lexicon = Lexicon(entries, self._language, oracle)
-        return self._lexicon
 
     def _starts(self, target: Tensor, prediction: Prediction, lexicon: Lexicon) -> list[Units]:
         """The candidates that have words; of none, the entries closest to the target."""
@@ -113,10 +55,6 @@ class LexiconSearch(WordSources, Refiner):
             return texts
         rows = torch.topk(lexicon.vectors @ target, min(self.moves, len(lexicon.entries))).indices
         return [Units.of(lexicon.entries[row]) for row in rows.tolist()]
-
-    def in_lexicon(self, texts: Sequence[str], oracle: CachedEmbedder) -> list[bool]:
-        lexicon = self.lexicon(oracle)
-        return [lexicon.has(text) for text in texts]
 
     @torch.no_grad()
     def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
@@ -132,9 +70,9 @@ class LexiconSearch(WordSources, Refiner):
                 search.receive(found)
             while active:
                 unknown = [(search, text) for search in active for text in search.beam() if text.changes is None]
-                _propose(unknown, lexicon, self._surrogate)
+                _propose(unknown, lexicon, self.surrogate)
                 for search in active:
-                    search.choose(self._language)
+                    search.choose(self.language)
                 # Where nothing is left of the closest texts, the next ones are changed.
                 active = [search for search in active if not search.pending and search.beam()]
         return [search.result(one) for search, one in zip(searches, predictions, strict=True)]

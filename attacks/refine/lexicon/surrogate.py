@@ -29,12 +29,12 @@ from unembed.runs.checkpoints import load_tensors
 Words = Sequence[str]
 VectorsOf = Callable[[Sequence[str]], Tensor]
 
-KEY = "attack.refine.lexicon.surrogate_steps"
-_WIDTH = 128
+_WIDTH = 160
 _PLACES = 64  # later units have the position vector of the last
 _SCALE = 4.0  # word vectors have small coordinates
 _BATCH, _GROUP = 256, 8  # texts of a step; steps whose texts are sorted by length together
 _TEXTS = 200_000  # texts that are learned from at the most
+_ROWS = 256  # texts that are predicted at a time
 
 
 class Surrogate(nn.Module):
@@ -74,11 +74,17 @@ class Surrogate(nn.Module):
     @torch.no_grad()
     def predict(self, texts: Sequence[Words], vectors_of: VectorsOf) -> Tensor:
         """Unit vectors (B, d) of texts given as lower-case words."""
-        found: Tensor = self(*_padded(texts, _Table(texts, vectors_of)))
+        table, found = _Table(texts, vectors_of), torch.zeros(len(texts), len(self.mean))
+        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+        for begin in range(0, len(order), _ROWS):  # what a block needs of memory is used again by the next
+            rows = order[begin : begin + _ROWS]
+            found[rows] = self(*_padded([texts[row] for row in rows], table))
         return found
 
     def save(self, path: Path) -> None:
-        write_file(path, lambda file: torch.save(self.state_dict(), file))
+        """In half precision: an attacker that is shipped holds it."""
+        halves = {name: tensor.half() for name, tensor in self.state_dict().items()}
+        write_file(path, lambda file: torch.save(halves, file))
 
     @classmethod
     def read(cls, path: Path, dimension: int) -> Surrogate:
@@ -133,8 +139,12 @@ def _padded(texts: Sequence[Words], table: _Table) -> tuple[Tensor, Tensor]:
 
 @torch.inference_mode(False)
 @torch.enable_grad()
-def fit(texts: Sequence[str], oracle: CachedEmbedder, steps: PositiveInt, seed: int = 0) -> Surrogate:
+def fit(
+    texts: Sequence[str], oracle: CachedEmbedder, steps: PositiveInt, key: str = "steps", seed: int = 0
+) -> Surrogate:
     """Train a surrogate for ``steps`` steps of 256 texts; of many training texts, at most 200,000 are taken.
+
+    ``key`` names the setting in messages.
 
     Raises:
         InputError: There is no text, or a limit of the embedder is reached.
@@ -144,12 +154,14 @@ def fit(texts: Sequence[str], oracle: CachedEmbedder, steps: PositiveInt, seed: 
     units = {place: Units.of(texts[place]).words for place in chosen}
     places = [place for place in chosen if units[place]]
     if not places:
-        raise InputError(f"{KEY}={steps}: learns from the training text, and none is known; set it to 0")
+        raise InputError(
+            f"{key}={steps}: learns from the training text, and none is known: train the attack with this refiner"
+        )
     words = [units[place] for place in places]
 
     def embedded(texts: Sequence[str], purpose: Purpose) -> Tensor:
         why = "Words of the training text are embedded, each once"
-        return unit_vectors(texts, oracle, purpose, key=KEY, why=why)
+        return unit_vectors(texts, oracle, purpose, key=key, why=why)
 
     table = _Table(words, lambda distinct: embedded(distinct, "lexicon"))
     targets = embedded([texts[place] for place in places], "training")

@@ -61,6 +61,7 @@ class Lexicon:
         words = list(entries)
         self.entries = [written[row] for row in kept]
         self.rows = {words[row]: place for place, row in enumerate(kept)}
+        self._mean = self.vectors.mean(0, keepdim=True)
         self._others: dict[str, Tensor] = {}
 
     def words(self, row: int) -> tuple[str, ...]:
@@ -72,6 +73,13 @@ class Lexicon:
             return True
         words = [word for word in UNIT.findall(text.lower()) if word[0].isalnum()]
         return bool(words) and all(word in self.rows for word in words)
+
+    def known_vectors(self, words: Sequence[str]) -> Tensor:
+        """Vectors of lower-case words (n, d); of those that are no entries the mean of all, which costs no query."""
+        rows = [self.rows.get(word, -1) for word in words]
+        found = self.vectors[rows]
+        found[[row < 0 for row in rows]] = self._mean
+        return found
 
     def vectors_of(self, words: Sequence[str]) -> Tensor:
         """Vectors of lower-case words (n, d), those that are no entries included.

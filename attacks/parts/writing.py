@@ -1,0 +1,103 @@
+"""What a search asks of a trained decoder: how a text goes on from a beginning, and how probable a text is.
+
+writer = Writer(attack)                                          # an attack=geia that has been built
+writer.write_on(vectors, ["my name is", ...], uniforms)          # [" ada", ...]
+writer.log_probabilities(vectors, ["my name is ada", ...])       # (n,)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from unembed.datamodules.arrow_examples import IGNORED
+
+if TYPE_CHECKING:
+    from unembed.attacks.geia import GenerativeAttack
+
+_WRITTEN = 256  # texts that are written at a time
+_SCORED = 32  # texts that are scored at a time: memory of this size is used again, larger blocks are new every time
+
+
+class Writer:
+    """The decoder of a generative attack, on any number of vectors and texts at a time."""
+
+    def __init__(self, attack: GenerativeAttack) -> None:
+        self._attack = attack
+
+    @torch.no_grad()
+    def write_on(
+        self, vectors: Tensor, beginnings: Sequence[str], uniforms: Tensor, temperature: float = 1.0
+    ) -> list[str]:
+        """Sampled continuations of n texts, each given its vector.
+
+        Args:
+            vectors: (n, d).
+            beginnings: n texts, which may be empty.
+            uniforms: Random numbers from 0 to 1 that choose the tokens, (n, most tokens of a continuation).
+            temperature: Of the sampling.
+        """
+        tokens = self._attack.tokens(beginnings)
+        found = [""] * len(tokens)
+        order = sorted(range(len(tokens)), key=lambda place: len(tokens[place]))
+        for begin in range(0, len(order), _WRITTEN):
+            rows = order[begin : begin + _WRITTEN]
+            written = self._sampled(vectors[rows], [tokens[row] for row in rows], uniforms[rows], temperature)
+            for row, ids in zip(rows, written, strict=True):
+                found[row] = self._attack.text(ids)
+        return found
+
+    def _sampled(
+        self, vectors: Tensor, given: list[list[int]], uniforms: Tensor, temperature: float
+    ) -> list[list[int]]:
+        """Token ids written behind the ids ``given``, the shortest of which come first."""
+        attack, eos = self._attack, self._attack.tokenizer.eos_token_id
+        longest = uniforms.shape[1]
+        written: list[list[int]] = [[] for _ in given]
+        logits, state = attack.decoder.start(attack.prefix(vectors.to(attack.device)))
+        active = list(range(len(given)))
+        for step in range(len(given[-1]) + longest):
+            places = [place for place, row in enumerate(active) if step >= len(given[row])]
+            free = [active[place] for place in places]
+            if free:
+                numbers = uniforms[free, [step - len(given[row]) for row in free]].to(logits.device)
+                for row, token in zip(free, _drawn(logits[places].float() / temperature, numbers), strict=True):
+                    written[row].append(token)
+            kept = [
+                place
+                for place, row in enumerate(active)
+                if len(written[row]) < longest and (not written[row] or written[row][-1] != eos)
+            ]
+            active = [active[place] for place in kept]
+            if not active:
+                break
+            attack.decoder.select(torch.tensor(kept, device=logits.device)[:, None], state)
+            new = [given[row][step] if step < len(given[row]) else written[row][-1] for row in active]
+            logits = attack.decoder.step(torch.tensor(new, device=logits.device)[:, None], state)[:, 0]
+        return [ids[: ids.index(eos)] if eos in ids else ids for ids in written]
+
+    @torch.no_grad()
+    def log_probabilities(self, vectors: Tensor, texts: Sequence[str]) -> Tensor:
+        """Of whole texts, end token included, given their vectors (n, d): (n,) on the CPU."""
+        attack = self._attack
+        tokens = [torch.tensor(ids) for ids in attack.encode(texts)]
+        found = torch.zeros(len(tokens))
+        order = sorted(range(len(tokens)), key=lambda place: len(tokens[place]))
+        for begin in range(0, len(order), _SCORED):
+            rows = order[begin : begin + _SCORED]
+            labels = torch.nn.utils.rnn.pad_sequence([tokens[row] for row in rows], True, IGNORED).to(attack.device)
+            prefix = attack.prefix(vectors[rows].to(attack.device))
+            log_p = attack.decoder.logits(prefix, labels).float().log_softmax(-1)
+            own = log_p.gather(2, labels.clamp_min(0)[..., None])[..., 0]
+            found[rows] = own.masked_fill(labels == IGNORED, 0.0).sum(1).cpu()
+        return found
+
+
+def _drawn(logits: Tensor, uniforms: Tensor) -> list[int]:
+    """Samples by the inverse of the distribution function, (n, V) and (n,)."""
+    mass = logits.softmax(-1).cumsum(-1)
+    picked = torch.searchsorted(mass, (uniforms * mass[:, -1])[:, None], right=True)[:, 0]
+    return picked.clamp_max(logits.shape[1] - 1).tolist()

@@ -1,0 +1,313 @@
+"""Sentence search: a population of texts for each target, changed by words, order and the attack's own decoder.
+
+    python evaluate.py run=minilm attack/refine=[sentences]
+    unembed invert run=minilm vectors=mine.npy attack/refine=[sentences] attack.refine.sentences.max_queries=100
+
+    "Some children outside the dirt are playing in two trees."
+    ->  "Some children are outside playing in the dirt where two trees are."
+
+A round makes some two hundred changed texts of a target and embeds ``each`` of them. Which ones, two models say that
+cost no query: the surrogate (lexicon/surrogate.py), which predicts vectors and is corrected by what it missed in the
+texts that were embedded, and the decoder, which says how probable a text is given the target. The parents of a round
+are the texts with the highest cosine, plus ``fluency`` times their log probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from random import Random
+
+import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.lexicon.language import Units, capitalised
+from unembed.attacks.refine.lexicon.moves import Proposals
+from unembed.attacks.refine.lexicon.refiner import WordRefiner
+from unembed.attacks.refine.lexicon.words import Lexicon
+from unembed.attacks.refine.refining import embedded
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
+
+_FOUND = 1 - 2e-5  # cosine of a text with its own vector, less the last bits of float32 and of another batch
+_EQUAL = 5  # decimals of a cosine that count
+_PARENTS, _DECAY = 12, 0.7  # texts that are changed in a round; how much rarer each is than the one before it
+_CHANGED = 2  # of these, the first, whose words and order are changed
+_MOVES, _ORDERS = 50, 80  # changes of words, and of order, of each
+_SPANS, _SPLICES = 24, 3  # beginnings from which the decoder writes on in a round; texts made of each continuation
+_RESTS = 8  # beginnings behind which it writes all that follows
+_SPAN = 5  # tokens of a continuation, or words that change places
+_KEPT = (0, 1, 1, 2, 2, 3, 4)  # words of the parent that a continuation may replace
+_WRITTEN = 48  # tokens of a text that is sampled as a whole
+_SHORTLIST = 3  # times as many changes are scored by the decoder as are embedded
+_REACH, _NOISE = 0.4, 0.02  # distance over which the surrogate misses alike; what the misses have of their own
+_ROWS = 16  # of a matrix product: always as many, so that a row does not depend on the others
+
+
+@dataclass
+class SentenceSearch(WordRefiner):
+    """Searches for the text with the target's vector, with the attack's decoder and a surrogate of the embedder.
+
+    Attributes:
+        max_queries: Texts embedded for a target at the most.
+        samples: Texts that the decoder samples first, beside the attack's ``proposals`` candidates.
+        temperature: Of all sampling.
+        each: Texts of a target that are embedded in a round.
+        fluency: Cosine that a nat of log probability is worth.
+    """
+
+    key = "attack.refine.sentences"
+
+    max_queries: PositiveInt = 300
+    proposals: PositiveInt = 8
+    samples: NonNegativeInt = 16
+    temperature: PositiveFloat = 0.9
+    each: PositiveInt = 20
+    fluency: NonNegativeFloat = 6e-4
+    surrogate_steps: PositiveInt = 2400
+    seed: NonNegativeInt = 0
+
+    def check(self, dimension: int, oracle: CachedEmbedder | None) -> None:
+        super().check(dimension, oracle)
+        if self.writer is None:
+            raise InputError("writes with the attack's own decoder, and this attack has none: choose attack=geia")
+
+    @torch.no_grad()
+    def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
+        assert self.writer is not None  # checked
+        lexicon = self.lexicon(oracle)
+        vectors = torch.nn.functional.normalize(targets.vectors.cpu().float(), dim=1)
+        populations = [
+            _Population(vector, Random(self.seed * 1_000_003 + index))
+            for vector, index in zip(vectors, targets.index.tolist(), strict=True)
+        ]
+        first = [list(prediction.candidates) for prediction in predictions]
+        if self.samples:
+            beginnings = [(population, "") for population in populations for _ in range(self.samples)]
+            written = self._written(beginnings, _WRITTEN)
+            for place, texts in enumerate(first):
+                texts += written[place * self.samples : (place + 1) * self.samples]
+        self._embed(populations, first, lexicon, oracle)
+        while active := [one for one in populations if not one.finished(self.max_queries)]:
+            chosen = self._chosen(active, self._changes(active, lexicon), lexicon)
+            if not any(chosen):
+                break
+            self._embed(active, chosen, lexicon, oracle)
+        found = [one for one in populations if one.found]
+        self._embed(found, [_capitals(one.found) for one in found], lexicon, oracle)
+        return [one.result(prediction) for one, prediction in zip(populations, predictions, strict=True)]
+
+    def _written(self, beginnings: Sequence[tuple[_Population, str]], longest: int) -> list[str]:
+        assert self.writer is not None
+        vectors = torch.stack([population.target for population, _ in beginnings])
+        uniforms = torch.tensor([[population.random.random() for _ in range(longest)] for population, _ in beginnings])
+        return self.writer.write_on(vectors, [text for _, text in beginnings], uniforms, self.temperature)
+
+    def _embed(
+        self,
+        populations: Sequence[_Population],
+        texts: Sequence[Sequence[str]],
+        lexicon: Lexicon,
+        oracle: CachedEmbedder,
+    ) -> None:
+        """Add the texts that are new to each population and not empty, as many as its budget allows."""
+        new = []
+        for population, own in zip(populations, texts, strict=True):
+            fresh = [text for text in dict.fromkeys(own) if text not in population.texts and len(Units.of(text))]
+            new += [(population, text) for text in fresh[: self.max_queries - len(population.texts)]]
+            population.exhausted = not fresh
+        vectors = embedded([text for _, text in new], oracle)
+        known = [(population, text) for population, text in new if text in vectors]
+        for population, _ in {id(pair[0]): pair for pair in new if pair[1] not in vectors}.values():
+            population.partial = True
+        fluencies = self._fluencies(known)
+        predicted = self._predicted([text for _, text in known], lexicon)
+        for (population, text), surrogate, fluency in zip(known, predicted, fluencies, strict=True):
+            vector = torch.nn.functional.normalize(vectors[text], dim=0)
+            cosine = round(float(vector @ population.target), _EQUAL)
+            population.texts[text] = _Text(text, vector, surrogate, cosine, cosine + fluency)
+
+    def _fluencies(self, texts: Sequence[tuple[_Population, str]]) -> list[float]:
+        """What the log probabilities of texts are worth, in cosine."""
+        assert self.writer is not None
+        new = [(population, text) for population, text in texts if text not in population.fluencies]
+        if new:
+            vectors = torch.stack([population.target for population, _ in new])
+            found = self.writer.log_probabilities(vectors, [text for _, text in new])
+            for (population, text), value in zip(new, found.tolist(), strict=True):
+                population.fluencies[text] = round(self.fluency * value, _EQUAL)
+        return [population.fluencies[text] for population, text in texts]
+
+    def _predicted(self, texts: Sequence[str], lexicon: Lexicon) -> Tensor:
+        assert self.surrogate is not None  # loaded
+        return self.surrogate.predict([Units.of(text).words for text in texts], lexicon.known_vectors)
+
+    def _changes(self, populations: Sequence[_Population], lexicon: Lexicon) -> list[list[str]]:
+        """Changed texts of each population, of all kinds, embedded ones left out."""
+        parents = [population.parents() for population in populations]
+        found: list[dict[str, None]] = [{} for _ in populations]  # a set that keeps its order
+        for place, changed in _word_changes(populations, parents, lexicon):
+            found[place][changed] = None
+        for place, changed in chain(self._spans(populations, parents), self._rests(populations, parents)):
+            found[place][changed] = None
+        for place, population in enumerate(populations):
+            for parent in parents[place][:_CHANGED]:
+                found[place].update(dict.fromkeys(_order_changes(parent.text, parents[place], population.random)))
+        return [
+            [text for text in own if text not in population.texts and len(Units.of(text))]
+            for population, own in zip(populations, found, strict=True)
+        ]
+
+    def _spans(
+        self, populations: Sequence[_Population], parents: Sequence[Sequence[_Text]]
+    ) -> Iterator[tuple[int, str]]:
+        """A beginning of a parent, some words that the decoder writes behind it, and a rest of the parent."""
+        jobs = _cuts(populations, parents, _SPANS)
+        written = self._written([(populations[place], " ".join(words[:cut])) for place, words, cut in jobs], _SPAN)
+        for (place, words, cut), text in zip(jobs, written, strict=True):
+            new, random = text.split(), populations[place].random
+            for _ in range(_SPLICES):
+                length = random.randint(1, max(1, len(new)))
+                yield place, " ".join(words[:cut] + new[:length] + words[cut + random.choice(_KEPT) :])
+
+    def _rests(
+        self, populations: Sequence[_Population], parents: Sequence[Sequence[_Text]]
+    ) -> Iterator[tuple[int, str]]:
+        """A beginning of a parent, and all that the decoder writes behind it."""
+        jobs = _cuts(populations, parents, _RESTS)
+        beginnings = [" ".join(words[:cut]) for _, words, cut in jobs]
+        owners = [populations[place] for place, _, _ in jobs]
+        written = self._written(list(zip(owners, beginnings, strict=True)), _WRITTEN)
+        for (place, _, _), beginning, text in zip(jobs, beginnings, written, strict=True):
+            yield place, f"{beginning} {text}".strip()
+
+    def _chosen(
+        self, populations: Sequence[_Population], changes: Sequence[Sequence[str]], lexicon: Lexicon
+    ) -> list[list[str]]:
+        """The changes that are worth a query: by the predicted cosine, then by that and the decoder."""
+        predicted = self._predicted([text for own in changes for text in own], lexicon)
+        vectors = torch.split(predicted, [len(own) for own in changes])
+        shortlists = []
+        for population, own, made in zip(populations, changes, vectors, strict=True):
+            cosines = [round(value, _EQUAL) for value in population.cosines(made).tolist()]
+            ranked = sorted(zip(cosines, own, strict=True), key=lambda pair: (-pair[0], pair[1]))
+            shortlists.append([(population, *pair) for pair in ranked[: _SHORTLIST * self.each]])
+        fluencies = iter(self._fluencies([(one, text) for shortlist in shortlists for one, _, text in shortlist]))
+        chosen = []
+        for shortlist in shortlists:
+            scored = [(cosine + next(fluencies), text) for _, cosine, text in shortlist]
+            chosen.append([text for _, text in sorted(scored, key=lambda pair: (-pair[0], pair[1]))[: self.each]])
+        return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A text that was embedded: its vector, the surrogate's, its cosine with the target, and that with its fluency."""
+
+    text: str
+    vector: Tensor
+    predicted: Tensor
+    cosine: float
+    value: float
+
+
+@dataclass(slots=True)
+class _Population:
+    """All texts of a target that were embedded, and its random numbers."""
+
+    target: Tensor
+    random: Random
+    texts: dict[str, _Text] = field(default_factory=dict)
+    fluencies: dict[str, float] = field(default_factory=dict)  # of these and other texts
+    partial: bool = False
+    exhausted: bool = False  # the last round made no new text
+
+    def cosines(self, predicted: Tensor) -> Tensor:
+        """Of texts with these vectors of the surrogate (n, d), (n,): its own, and what it missed in texts near them.
+
+        The misses are interpolated by a Gaussian process over the surrogate's vectors.
+        """
+        own = torch.stack([one.predicted for one in self.texts.values()])
+        missed = torch.tensor([one.cosine for one in self.texts.values()]) - own @ self.target
+        near = _kernel(own, own) + _NOISE * torch.eye(len(own))
+        weights = torch.linalg.solve(near, missed - missed.mean())
+        cosines: Tensor = predicted @ self.target + missed.mean() + _kernel(predicted, own) @ weights
+        return cosines
+
+    def parents(self) -> list[_Text]:
+        closest = sorted(self.texts.values(), key=lambda one: -one.cosine)[:_PARENTS]
+        return sorted(closest, key=lambda one: -one.value)
+
+    @property
+    def found(self) -> list[str]:
+        """The texts that have the target's vector."""
+        return [one.text for one in self.texts.values() if one.cosine > _FOUND]
+
+    def finished(self, most: int) -> bool:
+        """A text has the target's vector, or no text can be added."""
+        return self.partial or self.exhausted or len(self.texts) >= most or bool(self.found)
+
+    def result(self, before: Prediction) -> Prediction:
+        """The texts that have the target's vector, if any, the most probable first; else the best ones."""
+        ordered = sorted(self.parents(), key=lambda one: one.cosine <= _FOUND)
+        if not ordered:
+            return before.refined(before.candidates, self.partial)
+        after = before.refined(tuple(one.text for one in ordered[: len(before.candidates)]), self.partial)
+        return after if after.candidates[0] == before.candidates[0] else replace(after, kind="sequence")
+
+
+def _capitals(texts: Sequence[str]) -> list[str]:
+    """The texts with a large and with a small first letter, which many embedders do not tell apart."""
+    return [form for text in texts for form in (capitalised(text), text[:1].lower() + text[1:])]
+
+
+def _cuts(
+    populations: Sequence[_Population], parents: Sequence[Sequence[_Text]], count: int
+) -> list[tuple[int, list[str], int]]:
+    """For each population ``count`` times: its place, the words of a parent, better ones more often, and a cut."""
+    found = []
+    for place, (population, own) in enumerate(zip(populations, parents, strict=True)):
+        for _ in range(count):
+            words = own[min(int(population.random.expovariate(_DECAY)), len(own) - 1)].text.split()
+            found.append((place, words, population.random.randrange(len(words) + 1)))
+    return found
+
+
+def _kernel(a: Tensor, b: Tensor) -> Tensor:
+    return torch.exp(torch.cdist(a, b).square() / (-2 * _REACH**2))
+
+
+def _word_changes(
+    populations: Sequence[_Population], parents: Sequence[Sequence[_Text]], lexicon: Lexicon
+) -> Iterator[tuple[int, str]]:
+    """Replaced, inserted and removed words of the first parents (lexicon/moves.py)."""
+    jobs = [(place, parent) for place, own in enumerate(parents) for parent in own[:_CHANGED]]
+    for begin in range(0, len(jobs), _ROWS):
+        block = jobs[begin : begin + _ROWS]
+        residuals = torch.zeros(_ROWS, lexicon.vectors.shape[1])
+        for row, (place, parent) in enumerate(block):
+            residuals[row] = populations[place].target - parent.vector
+        along = residuals @ lexicon.vectors.T
+        for row, (place, parent) in enumerate(block):
+            target, units = populations[place].target, Units.of(parent.text)
+            changes = iter(Proposals(units, parent.vector, target, along[row], lexicon))
+            for _, changed in zip(range(_MOVES), changes, strict=False):
+                yield place, str(changed)
+
+
+def _order_changes(text: str, parents: Sequence[_Text], random: Random) -> Iterator[str]:
+    """The text with two short spans exchanged, and the beginning of the text with the end of another."""
+    words = text.split()
+    if len(words) < 2:
+        return
+    for _ in range(_ORDERS):
+        a = random.randrange(len(words) - 1)
+        b = random.randint(a + 1, min(a + _SPAN, len(words) - 1))
+        c = random.randint(b, len(words) - 1)
+        d = random.randint(c + 1, min(c + _SPAN, len(words)))
+        yield " ".join(words[:a] + words[c:d] + words[b:c] + words[a:b] + words[d:])
+    other = random.choice(parents).text.split()
+    yield " ".join(words[: random.randrange(len(words))] + other[random.randrange(len(other) + 1) :])
