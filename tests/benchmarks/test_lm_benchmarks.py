@@ -149,13 +149,3 @@ def test_a_translator_is_trained(benchmarks: Benchmarks, captions: Path, tmp_pat
     assert (found["source"], found["target"], found["steps"]) == ("de", "en", 2)
     assert found["translated"] <= 100
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in output.iterdir()}
-
-
-def test_a_student_is_distilled(benchmarks: Benchmarks, captions: Path, tmp_path: Path) -> None:
-    small = ["--steps=2", "--languages=de", "--wordpieces=40", "--batch-size=4"]
-    output = tmp_path / "student"
-    found = benchmarks.result("distill_student", str(captions), f"--output={output}", *small)
-    assert found["steps"] == 2
-    assert set(found["student"]) == {"en-de", "de-en"}
-    assert all(0 < cosine <= 1 + 1e-6 for cosine in found["cosine"].values())
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in output.iterdir()}
