@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 
 from support.data_configs import declared
 from support.files import read_lines, write_lines
-from support.processes import ROOT
 from unembed import launch
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
