@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,11 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from unembed.attacks.finished import COPY
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.transfer.aligned import ABOUT, START, Paired
+from unembed.attacks.transfer.aligned import START, Paired
 from unembed.attacks.transfer.aligners import Aligner, LeaveOneOut, Map
-from unembed.core.atomic_files import read_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.runs.config_file import read_config
-from unembed.runs.trust import check_trusted
 
 BACK, FORTH = "back", "forth"
 Proposals = list[list[str]]
@@ -38,6 +33,8 @@ Proposals = list[list[str]]
 
 class ALGEN(Paired):
     """A trained decoder of another embedder, behind a map from the victim's space."""
+
+    option = "algen"
 
     def __init__(self, aligner: Aligner, rounds: NonNegativeInt = 3, proposals: PositiveInt = 4, **paired: Any) -> None:
         super().__init__(**paired)
@@ -60,17 +57,6 @@ class ALGEN(Paired):
         super().build(dimension)
         if self.rounds and BACK not in self._maps:
             raise InputError(f"attack.rounds={self.rounds}: the run was trained with attack.rounds=0, without feedback")
-
-    @cached_property
-    def encoder(self) -> CachedEmbedder:
-        """The attacker's own encoder, that which the maps were fitted to."""
-        folder = self.artifacts / COPY
-        config = read_config(folder)
-        check_trusted(config, folder, built=["embedder"])
-        encoder = self.encoder_of(config)
-        if encoder.fingerprint != read_json(self.artifacts / ABOUT)["encoder"]:
-            raise InputError(f"{folder}: the attacker's own encoder has changed since the maps were fitted")
-        return encoder
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """Map, decode, and compare by the own encoder; asks the victim's embedder for nothing."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hydra.utils import instantiate
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -19,9 +20,9 @@ from omegaconf import DictConfig
 from pydantic import PositiveInt
 from torch import Tensor
 
-from unembed.attacks.finished import KEY, FrozenDecoder
+from unembed.attacks.finished import COPY, KEY, FrozenDecoder
 from unembed.attacks.transfer.aligners import Known, Map, read_maps, write_maps
-from unembed.core.atomic_files import write_json
+from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
 from unembed.core.limits import existing
 from unembed.datamodules.inversion import training_data
@@ -123,7 +124,13 @@ class Aligned(FrozenDecoder):
 
 
 class Paired(Aligned):
-    """Base of those that know some texts and their vectors in the victim's space: the training texts."""
+    """Base of those that know some texts and their vectors in the victim's space: the training texts.
+
+    Attributes:
+        option: The name of the attack's option.
+    """
+
+    option: ClassVar[str]
 
     def __init__(self, public: PositiveInt, **aligned: Any) -> None:
         super().__init__(**aligned)
@@ -133,7 +140,7 @@ class Paired(Aligned):
         self.check_other_space(self.source())
         if not self.data.examples("train"):
             raise InputError(
-                f"attack={type(self).__name__.lower()} needs known texts with their vectors, and there is no training "
+                f"attack={self.option} needs known texts with their vectors, and there is no training "
                 "text: give datamodule.train or datamodule.path; datamodule.limit_train says how many texts are known"
             )
 
@@ -145,3 +152,14 @@ class Paired(Aligned):
             store=self.data.vectors("test", range(len(store))).double(),
             public=encoder.embed(public, "training").double(),
         )
+
+    @cached_property
+    def encoder(self) -> CachedEmbedder:
+        """The attacker's own encoder, that which the maps were fitted to."""
+        folder = self.artifacts / COPY
+        config = read_config(folder)
+        check_trusted(config, folder, built=["embedder"])
+        encoder = self.encoder_of(config)
+        if encoder.fingerprint != read_json(self.artifacts / ABOUT)["encoder"]:
+            raise InputError(f"{folder}: the attacker's own encoder has changed since the maps were fitted")
+        return encoder

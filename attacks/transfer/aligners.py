@@ -225,7 +225,7 @@ class LeaveOneOut(Aligner):
         store = torch.cat([known.store, known.victim])
         center, offset = store.mean(0), known.public.mean(0)
         wanted = known.own - offset
-        whiteners = {power: _whitener(store - center, power) for power in self.whitening}
+        whiteners = {power: whitening_of(store - center, power) for power in self.whitening}
         fits = (
             (*self._fit(known.victim - center, wanted, whitener * width**0.5), {"whitening": power, "width": width})
             for power, whitener in whiteners.items()
@@ -265,14 +265,14 @@ class LeaveOneOut(Aligner):
         )
 
 
-def _whitener(centred: Tensor, power: float) -> Tensor:
+def whitening_of(centred: Tensor, power: float) -> Tensor:
     """The covariance, shrunk, to the power of -power/2, times a factor that gives mean squared norm 1: (d, d)."""
     dimension = centred.shape[1]
     covariance = centred.T @ centred / len(centred)
     even = covariance.trace() / dimension * torch.eye(dimension, dtype=centred.dtype)
     values, directions = torch.linalg.eigh((1 - SHRINKAGE) * covariance + SHRINKAGE * even)
-    whitener: Tensor = (directions * values ** (-power / 2)) @ directions.T
-    return whitener / (centred @ whitener).square().sum(1).mean().sqrt()
+    weight: Tensor = (directions * values ** (-power / 2)) @ directions.T
+    return weight / (centred @ weight).square().sum(1).mean().sqrt()
 
 
 def _spread(vectors: Tensor) -> Tensor:

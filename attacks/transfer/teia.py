@@ -44,6 +44,7 @@ class TEIA(Paired):
     heart.
     """
 
+    option = "teia"
     trainable = True
     validated = False
 
