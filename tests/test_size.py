@@ -17,16 +17,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SLACK = 1.02
 CEILINGS = {
-    "lines of source": 38_560,
-    "code tokens of source": 274_700,
-    "files of source": 221,
+    "lines of source": 39_260,
+    "code tokens of source": 281_200,
+    "files of source": 225,
     "lines of the longest file": 440,
     "lines of command line, checks and run directory": 5_280,
-    "configurations": 248,
+    "configurations": 250,
     "pages": 24,
-    "words of the pages": 36_300,
-    "lines of tests": 30_620,
-    "lines of benchmarks": 7_330,
+    "words of the pages": 37_040,
+    "lines of tests": 30_880,
+    "lines of benchmarks": 7_090,
 }
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
            tokenize.ENDMARKER)  # fmt: skip
