@@ -24,7 +24,7 @@ CEILINGS = {
     "lines of command line, checks and run directory": 5_280,
     "configurations": 250,
     "pages": 24,
-    "words of the pages": 37_040,
+    "words of the pages": 37_490,
     "lines of tests": 30_880,
     "lines of benchmarks": 7_090,
 }
