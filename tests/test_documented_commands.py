@@ -58,6 +58,8 @@ SMALL: dict[str, Any] = {
     "attack.backbone.width": 16, "attack.backbone.heads": 2, "attack.backbone.vocabulary": 300,
     "attack.decoding.max_new_tokens": 4, "attack.refine.lexicon.vocabulary": False,
     "attack.refine.lexicon.max_queries": 4, "attack.refine.lexicon.numbers": 5, "attack.search.steps": 1,
+    "attack.refine.sentences.vocabulary": False, "attack.refine.sentences.numbers": 5,
+    "attack.refine.sentences.surrogate_steps": 2, "attack.refine.sentences.max_queries": 30,
     "attack.refine.discrete_steps.steps": 2, "attack.refine.discrete_steps.candidates": 4, "attack.words.names": False,
     "attack.words.cities": False, "attack.words.vocabulary": False, "attack.search.beams": 2,
     "attack.iterations": 2, "attack.exact_steps": 1, "attack.candidates": 2,

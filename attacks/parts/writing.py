@@ -55,7 +55,7 @@ class Writer:
     ) -> list[list[int]]:
         """Token ids written behind the ids ``given``, the shortest of which come first."""
         attack, eos = self._attack, self._attack.tokenizer.eos_token_id
-        longest = uniforms.shape[1]
+        longest, limit = uniforms.shape[1], attack.decoding.max_new_tokens  # the decoder has no more positions
         written: list[list[int]] = [[] for _ in given]
         logits, state = attack.decoder.start(attack.prefix(vectors.to(attack.device)))
         active = list(range(len(given)))
@@ -72,7 +72,7 @@ class Writer:
                 if len(written[row]) < longest and (not written[row] or written[row][-1] != eos)
             ]
             active = [active[place] for place in kept]
-            if not active:
+            if not active or step + 1 >= limit:
                 break
             attack.decoder.select(torch.tensor(kept, device=logits.device)[:, None], state)
             new = [given[row][step] if step < len(given[row]) else written[row][-1] for row in active]

@@ -124,9 +124,9 @@ def test_an_attack_without_a_decoder_is_refused(tmp_path: Path) -> None:
         SentenceSearch().check(64, CachedEmbedder(Words(), tmp_path))
 
 
-def small_geia(tmp_path: Path) -> GEIA:
+def small_geia(tmp_path: Path, *overrides: str) -> GEIA:
     size = [f"attack.backbone.{key}" for key in ("width=32", "layers=2", "heads=2", "vocabulary=300")]
-    attack = instantiate(launch.compose("train", ["attack=geia", *size]).attack)
+    attack = instantiate(launch.compose("train", ["attack=geia", *size, *overrides]).attack)
     return built(attack, tmp_path / "artifacts", TEXTS, 16)
 
 
@@ -155,6 +155,13 @@ def test_a_continuation_is_the_most_probable_one_when_it_is_cold(tmp_path: Path)
                 break
             ids.append(new)
         assert text == attack.text(ids[len(attack.tokens([beginning])[0]) :])
+
+
+def test_a_continuation_ends_where_the_decoder_has_no_more_positions(tmp_path: Path) -> None:
+    attack = small_geia(tmp_path, "attack.decoding.max_new_tokens=4")
+    beginnings = ["Ada", "Ada went to Rome on Monday, and Bob stayed in Rome."]
+    _, none = Writer(attack).write_on(torch.randn(2, 16), beginnings, torch.rand(2, 9))
+    assert none == ""
 
 
 def test_the_shipped_attacker_reads_more_with_it() -> None:
