@@ -25,7 +25,7 @@ CEILINGS = {
     "configurations": 250,
     "pages": 24,
     "words of the pages": 37_490,
-    "lines of tests": 30_880,
+    "lines of tests": 30_890,
     "lines of benchmarks": 7_090,
 }
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
