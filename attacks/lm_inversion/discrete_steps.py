@@ -23,11 +23,10 @@ from unembed.attacks.lm_inversion.base import embedder_of
 from unembed.attacks.lm_inversion.edits import Edit, Encoder, Entries, Ids, RankedEdits, TokenLanguage, pairs
 from unembed.attacks.parts.predictions import Prediction, SearchRecord, Targets
 from unembed.attacks.refine.lexicon.language import Language, Units
-from unembed.attacks.refine.refining import Refiner
+from unembed.attacks.refine.refining import FOUND, Refiner
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.transformer import RelaxedEncoder, TransformerEmbedder
 
-FOUND = 1 - 2e-5  # cosine of a text with its own vector, less the last bits of float32 and of another batch
 _EQUAL = 6  # decimals of a cosine that count
 _KEPT = 400  # closest texts of a target whose vectors are kept
 _WEAR = 0.5  # share of its distance by which a text is taken to be farther for each round in which it was changed

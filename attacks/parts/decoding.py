@@ -211,10 +211,17 @@ class NucleusSampling:
         """Places of the samples in descending ``probabilities`` (n, k), which reach ``p``: (n,)."""
         before = probabilities.cumsum(-1) - probabilities
         nucleus = probabilities.masked_fill(before >= self.p, 0.0)  # the token that crosses p is kept
-        mass = nucleus.cumsum(-1)
-        picked = torch.searchsorted(mass, (uniforms * mass[:, -1])[:, None], right=True)[:, 0]
         # Rounding may move a sample past the last token of the nucleus.
-        return torch.minimum(picked, (nucleus > 0).sum(-1) - 1)
+        return torch.minimum(drawn(nucleus, uniforms), (nucleus > 0).sum(-1) - 1)
+
+
+def drawn(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """Samples by the inverse of the distribution function: weights (n, k), numbers from 0 to 1 (n,) -> places (n,).
+
+    Rounding may move a sample to a place behind the last of weight, or to k.
+    """
+    mass = weights.cumsum(-1)
+    return torch.searchsorted(mass, (uniforms * mass[:, -1])[:, None], right=True)[:, 0]
 
 
 def _largest(log_p: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from unembed.attacks.parts.decoding import drawn
 from unembed.datamodules.arrow_examples import IGNORED
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ class Writer:
             free = [active[place] for place in places]
             if free:
                 numbers = uniforms[free, [step - len(given[row]) for row in free]].to(logits.device)
-                for row, token in zip(free, _drawn(logits[places].float() / temperature, numbers), strict=True):
+                probabilities = (logits[places].float() / temperature).softmax(-1)
+                sampled = drawn(probabilities, numbers).clamp_max(probabilities.shape[1] - 1)
+                for row, token in zip(free, sampled.tolist(), strict=True):
                     written[row].append(token)
             kept = [
                 place
@@ -94,10 +97,3 @@ class Writer:
             own = log_p.gather(2, labels.clamp_min(0)[..., None])[..., 0]
             found[rows] = own.masked_fill(labels == IGNORED, 0.0).sum(1).cpu()
         return found
-
-
-def _drawn(logits: Tensor, uniforms: Tensor) -> list[int]:
-    """Samples by the inverse of the distribution function, (n, V) and (n,)."""
-    mass = logits.softmax(-1).cumsum(-1)
-    picked = torch.searchsorted(mass, (uniforms * mass[:, -1])[:, None], right=True)[:, 0]
-    return picked.clamp_max(logits.shape[1] - 1).tolist()

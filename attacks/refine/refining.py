@@ -221,6 +221,7 @@ def _reason_against(embedder: CachedEmbedder, threat: Threat) -> str | None:
 # The last bits of a vector depend on its batch in the embedder. Cosines closer than this count as equal, and the text
 # that is more probable for the attack comes first.
 EQUAL = 1e-6
+FOUND = 1 - 2e-5  # cosine of a text with its own vector, less the last bits of float32 and of another batch
 
 
 class Rerank(Refiner):

@@ -6,7 +6,7 @@
     "Some children outside the dirt are playing in two trees."
     ->  "Some children are outside playing in the dirt where two trees are."
 
-A round makes some two hundred changed texts of a target and embeds ``each`` of them. Which ones, two models say that
+A round makes some three hundred changed texts of a target and embeds ``each`` of them. Which ones, two models say that
 cost no query: the surrogate (lexicon/surrogate.py), which predicts vectors and is corrected by what it missed in the
 texts that were embedded, and the decoder, which says how probable a text is given the target. The parents of a round
 are the texts with the highest cosine, plus ``fluency`` times their log probability.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from random import Random
 
 import torch
@@ -25,14 +25,14 @@ from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.lexicon.language import Units, capitalised
-from unembed.attacks.refine.lexicon.moves import Proposals
+from unembed.attacks.refine.lexicon.moves import proposals
 from unembed.attacks.refine.lexicon.refiner import WordRefiner
 from unembed.attacks.refine.lexicon.words import Lexicon
-from unembed.attacks.refine.refining import embedded
+from unembed.attacks.refine.refining import FOUND, embedded
+from unembed.attacks.transfer.aligners import interpolated
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 
-_FOUND = 1 - 2e-5  # cosine of a text with its own vector, less the last bits of float32 and of another batch
 _EQUAL = 5  # decimals of a cosine that count
 _PARENTS, _DECAY = 12, 0.7  # texts that are changed in a round; how much rarer each is than the one before it
 _CHANGED = 2  # of these, the first, whose words and order are changed
@@ -43,8 +43,7 @@ _SPAN = 5  # tokens of a continuation, or words that change places
 _KEPT = (0, 1, 1, 2, 2, 3, 4)  # words of the parent that a continuation may replace
 _WRITTEN = 48  # tokens of a text that is sampled as a whole
 _SHORTLIST = 3  # times as many changes are scored by the decoder as are embedded
-_REACH, _NOISE = 0.4, 0.02  # distance over which the surrogate misses alike; what the misses have of their own
-_ROWS = 16  # of a matrix product: always as many, so that a row does not depend on the others
+_REACH, _NOISE = 0.4 * 2**0.5, 0.02  # distance over which the surrogate misses alike; what the misses have of their own
 
 
 @dataclass
@@ -92,10 +91,7 @@ class SentenceSearch(WordRefiner):
                 texts += written[place * self.samples : (place + 1) * self.samples]
         self._embed(populations, first, lexicon, oracle)
         while active := [one for one in populations if not one.finished(self.max_queries)]:
-            chosen = self._chosen(active, self._changes(active, lexicon), lexicon)
-            if not any(chosen):
-                break
-            self._embed(active, chosen, lexicon, oracle)
+            self._embed(active, self._chosen(active, self._changes(active, lexicon), lexicon), lexicon, oracle)
         found = [one for one in populations if one.found]
         self._embed(found, [_capitals(one.found) for one in found], lexicon, oracle)
         return [one.result(prediction) for one, prediction in zip(populations, predictions, strict=True)]
@@ -121,8 +117,8 @@ class SentenceSearch(WordRefiner):
             population.exhausted = not fresh
         vectors = embedded([text for _, text in new], oracle)
         known = [(population, text) for population, text in new if text in vectors]
-        for population, _ in {id(pair[0]): pair for pair in new if pair[1] not in vectors}.values():
-            population.partial = True
+        for population, text in new:
+            population.partial |= text not in vectors
         fluencies = self._fluencies(known)
         predicted = self._predicted([text for _, text in known], lexicon)
         for (population, text), surrogate, fluency in zip(known, predicted, fluencies, strict=True):
@@ -149,9 +145,11 @@ class SentenceSearch(WordRefiner):
         """Changed texts of each population, of all kinds, embedded ones left out."""
         parents = [population.parents() for population in populations]
         found: list[dict[str, None]] = [{} for _ in populations]  # a set that keeps its order
-        for place, changed in _word_changes(populations, parents, lexicon):
-            found[place][changed] = None
-        for place, changed in chain(self._spans(populations, parents), self._rests(populations, parents)):
+        for place, changed in chain(
+            _word_changes(populations, parents, lexicon),
+            self._spans(populations, parents),
+            self._rests(populations, parents),
+        ):
             found[place][changed] = None
         for place, population in enumerate(populations):
             for parent in parents[place][:_CHANGED]:
@@ -232,9 +230,9 @@ class _Population:
         """
         own = torch.stack([one.predicted for one in self.texts.values()])
         missed = torch.tensor([one.cosine for one in self.texts.values()]) - own @ self.target
-        near = _kernel(own, own) + _NOISE * torch.eye(len(own))
-        weights = torch.linalg.solve(near, missed - missed.mean())
-        cosines: Tensor = predicted @ self.target + missed.mean() + _kernel(predicted, own) @ weights
+        mean = missed.mean()
+        near = interpolated(predicted / _REACH, own / _REACH, (missed - mean)[:, None], _NOISE)[:, 0]
+        cosines: Tensor = predicted @ self.target + mean + near
         return cosines
 
     def parents(self) -> list[_Text]:
@@ -244,7 +242,7 @@ class _Population:
     @property
     def found(self) -> list[str]:
         """The texts that have the target's vector."""
-        return [one.text for one in self.texts.values() if one.cosine > _FOUND]
+        return [one.text for one in self.texts.values() if one.cosine > FOUND]
 
     def finished(self, most: int) -> bool:
         """A text has the target's vector, or no text can be added."""
@@ -252,7 +250,7 @@ class _Population:
 
     def result(self, before: Prediction) -> Prediction:
         """The texts that have the target's vector, if any, the most probable first; else the best ones."""
-        ordered = sorted(self.parents(), key=lambda one: one.cosine <= _FOUND)
+        ordered = sorted(self.parents(), key=lambda one: one.cosine <= FOUND)
         if not ordered:
             return before.refined(before.candidates, self.partial)
         after = before.refined(tuple(one.text for one in ordered[: len(before.candidates)]), self.partial)
@@ -276,26 +274,15 @@ def _cuts(
     return found
 
 
-def _kernel(a: Tensor, b: Tensor) -> Tensor:
-    return torch.exp(torch.cdist(a, b).square() / (-2 * _REACH**2))
-
-
 def _word_changes(
     populations: Sequence[_Population], parents: Sequence[Sequence[_Text]], lexicon: Lexicon
 ) -> Iterator[tuple[int, str]]:
     """Replaced, inserted and removed words of the first parents (lexicon/moves.py)."""
     jobs = [(place, parent) for place, own in enumerate(parents) for parent in own[:_CHANGED]]
-    for begin in range(0, len(jobs), _ROWS):
-        block = jobs[begin : begin + _ROWS]
-        residuals = torch.zeros(_ROWS, lexicon.vectors.shape[1])
-        for row, (place, parent) in enumerate(block):
-            residuals[row] = populations[place].target - parent.vector
-        along = residuals @ lexicon.vectors.T
-        for row, (place, parent) in enumerate(block):
-            target, units = populations[place].target, Units.of(parent.text)
-            changes = iter(Proposals(units, parent.vector, target, along[row], lexicon))
-            for _, changed in zip(range(_MOVES), changes, strict=False):
-                yield place, str(changed)
+    given = [(Units.of(parent.text), parent.vector, populations[place].target) for place, parent in jobs]
+    for (place, _), changes in zip(jobs, proposals(given, lexicon), strict=True):
+        for changed in islice(changes, _MOVES):
+            yield place, str(changed)
 
 
 def _order_changes(text: str, parents: Sequence[_Text], random: Random) -> Iterator[str]:

@@ -76,6 +76,16 @@ def gaussian(x: Tensor, y: Tensor) -> Tensor:
     return torch.exp(-squares.clamp(min=0))
 
 
+def interpolated(here: Tensor, points: Tensor, values: Tensor, noise: float) -> Tensor:
+    """Values (n, k) at ``points`` (n, r), interpolated at ``here`` (m, r): (m, k).
+
+    The mean of a Gaussian process with a Gaussian kernel of width 1; ``noise`` is the variance of a value alone.
+    """
+    among = gaussian(points, points) + noise * torch.eye(len(points), dtype=points.dtype)
+    found: Tensor = gaussian(here, points) @ torch.linalg.solve(among, values)
+    return found
+
+
 def pseudo_inverse(x: Tensor, y: Tensor) -> AffineMap:
     """The map of Chen, Xu and Bjerva (2025): least squares through the origin, (X'X)^+ X'Y.
 

@@ -25,15 +25,14 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.refining import embedded
+from unembed.attacks.refine.refining import FOUND, embedded
 from unembed.attacks.transfer.aligned import ABOUT, START, Paired
-from unembed.attacks.transfer.aligners import AffineMap, Known, LeaveOneOut, Map, gaussian, whitening_of
+from unembed.attacks.transfer.aligners import AffineMap, Known, LeaveOneOut, Map, gaussian, interpolated, whitening_of
 from unembed.core.atomic_files import read_json, write_file
 from unembed.embedders.base import QueryLimitError
 from unembed.embedders.cache.cached import CachedEmbedder, Purpose
 
 KNOWN = "known.safetensors"  # among the artifacts
-FOUND = 1 - 2e-5  # cosine of a text with its own vector, less the last bits of an embedding
 WHITENING = 0.5  # power of the covariance; 0 and 1 read less
 NOISE = 0.1  # of the residual of one text, where 1 is the variance of residuals around a target
 SEED = 0  # of the order of known pairs: the map has anchors among the first
@@ -185,8 +184,7 @@ def local(target: Tensor, vectors: Tensor, errors: Tensor) -> Tensor:
     """The error (k,) at the closest of ``vectors`` (n, d), then a mean of all ``errors`` (n, k): (2, k)."""
     scale = torch.cdist(target[None], vectors)[0].min() * 2**0.5
     here, there = target[None] / scale, vectors / scale
-    among = gaussian(there, there) + NOISE * torch.eye(len(vectors), dtype=vectors.dtype)
-    mean = gaussian(here, there) @ torch.linalg.solve(among, errors)
+    mean = interpolated(here, there, errors, NOISE)
     nearest = errors[gaussian(here, there)[0].argmax()]
     return torch.cat([mean, nearest[None]])
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from support.tiny_models import tiny_sentence_encoder
-from unembed.attacks.lm_inversion.discrete_steps import FOUND, DiscreteSteps, TextSearch, search
+from unembed.attacks.lm_inversion.discrete_steps import DiscreteSteps, TextSearch, search
 from unembed.attacks.lm_inversion.edits import EDGE, Encoder, Entries, RankedEdits, TokenLanguage
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.lexicon.language import Language
+from unembed.attacks.refine.refining import FOUND
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.transformer import RelaxedEncoder, TransformerEmbedder

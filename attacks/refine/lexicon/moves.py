@@ -19,6 +19,7 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -36,6 +37,21 @@ _NEAR_ORDER, _NEAR = 0.8, 0.9  # cosine from which word order, and small differe
 _FIRST, _THEN = "ssss", "ccddiioosnf"  # in which order kinds of moves are tried
 _MOST = 120  # changes of a text
 _LEAST = 1e-4
+
+
+_ROWS = 16  # of a matrix product: always as many, so that a row does not depend on the others
+
+
+def proposals(texts: Sequence[tuple[Units, Tensor, Tensor]], lexicon: Lexicon) -> Iterator[Proposals]:
+    """The changes of each text, given with its vector and its target, (d,); a text's do not depend on the others."""
+    for begin in range(0, len(texts), _ROWS):
+        block = texts[begin : begin + _ROWS]
+        residuals = torch.zeros(_ROWS, lexicon.vectors.shape[1])
+        for row, (_, vector, target) in enumerate(block):
+            residuals[row] = target - vector
+        along = residuals @ lexicon.vectors.T
+        for row, (units, vector, target) in enumerate(block):
+            yield Proposals(units, vector, target, along[row], lexicon)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,16 +22,14 @@ from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.lexicon.language import Language, Units
-from unembed.attacks.refine.lexicon.moves import Proposals
+from unembed.attacks.refine.lexicon.moves import proposals
 from unembed.attacks.refine.lexicon.refiner import WordRefiner
 from unembed.attacks.refine.lexicon.surrogate import Surrogate
 from unembed.attacks.refine.lexicon.words import Lexicon
-from unembed.attacks.refine.refining import embedded
+from unembed.attacks.refine.refining import FOUND, embedded
 from unembed.embedders.cache.cached import CachedEmbedder
 
-_FOUND = 1 - 2e-5  # cosine of a text with its own vector, less the last bits of float32 and of another batch
 _EQUAL = 5  # decimals of a cosine that count
-_ROWS = 16  # of a matrix product: always as many, so that a row does not depend on the others
 _MARGIN = 0.3  # of cosine, below the best text of a target, within which others are changed too
 
 
@@ -110,7 +108,7 @@ class _Search:
 
     @property
     def finished(self) -> bool:
-        return self.partial or self.queries >= self.settings.max_queries or self.texts[0].cosine > _FOUND
+        return self.partial or self.queries >= self.settings.max_queries or self.texts[0].cosine > FOUND
 
     def receive(self, vectors: dict[str, Tensor]) -> None:
         """Take the vectors of what was pending; one that is missing ends the search."""
@@ -120,14 +118,14 @@ class _Search:
                 self.partial = True
                 continue
             vector = torch.nn.functional.normalize(vector, dim=0)
-            written = self.writing and self.texts[0].cosine > _FOUND
+            written = self.writing and self.texts[0].cosine > FOUND
             self.texts.append(_Text(units, vector, round(float(vector @ self.target), _EQUAL), written=written))
         self.queries += len(self.pending)
         self.pending = []
         self._sort()
 
     def _sort(self) -> None:
-        self.texts.sort(key=lambda text: (not (text.written and text.cosine > _FOUND), -text.cosine))
+        self.texts.sort(key=lambda text: (not (text.written and text.cosine > FOUND), -text.cosine))
 
     def beam(self) -> list[_Text]:
         if not self.texts or self.finished:
@@ -141,7 +139,7 @@ class _Search:
         A text that was found is written as the training text would write it, and stands so if it is found again.
         """
         beam = self.beam()
-        if self.texts and self.texts[0].cosine > _FOUND and not self.writing:
+        if self.texts and self.texts[0].cosine > FOUND and not self.writing:
             self.writing = True
             written = language.writing.written(self.texts[0].units, like=self.first)
             known = [text for text in self.texts if str(text.units) == str(written)]
@@ -173,15 +171,9 @@ class _Search:
 
 
 def _propose(texts: Sequence[tuple[_Search, _Text]], lexicon: Lexicon, surrogate: Surrogate | None) -> None:
-    for begin in range(0, len(texts), _ROWS):
-        block = texts[begin : begin + _ROWS]
-        residuals = torch.zeros(_ROWS, lexicon.vectors.shape[1])
-        for row, (search, text) in enumerate(block):
-            residuals[row] = search.target - text.vector
-        along = residuals @ lexicon.vectors.T
-        for row, (search, text) in enumerate(block):
-            changes = Proposals(text.units, text.vector, search.target, along[row], lexicon)
-            text.changes = iter(changes if surrogate is None else _ranked(changes, search, text, lexicon, surrogate))
+    given = [(text.units, text.vector, search.target) for search, text in texts]
+    for (search, text), changes in zip(texts, proposals(given, lexicon), strict=True):
+        text.changes = iter(changes if surrogate is None else _ranked(changes, search, text, lexicon, surrogate))
 
 
 def _ranked(
