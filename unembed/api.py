@@ -119,8 +119,8 @@ class Attacker:
 
         Args:
             vectors: An array or tensor (n, d), or a file of vectors.
-            max_queries: Texts that the attack may have embedded for a vector. 0: none, its decoder alone; n: then
-                lexicon search (docs/lexicon.md); None: as the run is configured, which is what ``unembed invert`` does.
+            max_queries: Texts that the attack may have embedded for a vector. 0: none, its decoder alone; n: then the
+                run's search (docs/lexicon.md); None: as the run is configured, which is what ``unembed invert`` does.
             return_cosines: Also return the cosine of each text, embedded again, with its vector.
             trust_vectors: Warn of vectors that seem to come from another embedder instead of refusing them.
 
@@ -190,7 +190,7 @@ class Attacker:
         from unembed.session import Session
 
         if self._opened is None or self._opened[0] != max_queries:
-            session = Session.open(self.session.run, _limited(self.session.config, max_queries))
+            session = Session.open(self.session.run, _limited(self.session.config, self.session.run, max_queries))
             session.embedder = self.session.embedder
             if max_queries is not None and session.attack.asks_embedder:
                 raise InputError(
@@ -334,7 +334,7 @@ def _array(vectors: Any) -> NDArray[Any]:
         raise InputError(f"vectors={ARRAY}: expected an array (n, d): {error}") from error
 
 
-def _limited(config: DictConfig, max_queries: int | None) -> DictConfig:
+def _limited(config: DictConfig, run: Path, max_queries: int | None) -> DictConfig:
     """The configuration of a run whose attack has at most so many texts embedded for a vector; None: as it is."""
     if max_queries is None:
         return config
@@ -342,15 +342,12 @@ def _limited(config: DictConfig, max_queries: int | None) -> DictConfig:
         raise InputError(f"max_queries={max_queries}: must be at least 0, or None")
     limited = deepcopy(config)
     with open_dict(limited):
-        lexicon = (limited.attack.pop("refine", None) or {}).get("lexicon")
         if "rerank" in (limited.attack.get("decoding") or {}):
             limited.attack.decoding.rerank = 0
-        if max_queries and lexicon is None:
-            limited = launch.amend(limited, ["attack/refine=[lexicon]"])
-            lexicon = limited.attack.refine.lexicon
+        own, name = limited.attack.pop("refine", None) or {}, launch.search_of(config, run)
         if max_queries:
-            limited.attack.refine = {"lexicon": lexicon}
-            limited.attack.refine.lexicon.update(max_queries=max_queries, required=True)
+            limited = launch.amend(limited, [f"attack/refine=[{name}]"])
+            limited.attack.refine[name].update({**(own.get(name) or {}), "max_queries": max_queries, "required": True})
     return limited
 
 

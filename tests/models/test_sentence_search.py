@@ -166,10 +166,10 @@ def test_a_continuation_ends_where_the_decoder_has_no_more_positions(tmp_path: P
 
 def test_the_shipped_attacker_reads_more_with_it() -> None:
     texts = ["The patient takes two tablets after every meal.", "we went to the old harbour by bus"]
-    plain = unembed.load("minilm")
-    searching = unembed.load("minilm", "attack/refine=[sentences]", "attack.refine.sentences.max_queries=120")
-    vectors = plain.embed(texts)
-    before, after = (one.invert(vectors, None) for one in (plain, searching))
+    attacker = unembed.load("minilm")
+    vectors = attacker.embed(texts)
+    before, after = (attacker.invert(vectors, queries) for queries in (0, 120))
 
-    cosines = [(plain.embed(found) * vectors).sum(1) for found in (before, after)]
+    cosines = [(attacker.embed(found) * vectors).sum(1) for found in (before, after)]
     assert (cosines[1] > cosines[0] + 0.02).all()
+    assert list(attacker._reader(120).attack.refiners.named) == ["sentences"]

@@ -1,4 +1,4 @@
-"""The attackers of an audit: the run's attack, a lookup, those of other runs, with lexicon search, and all together.
+"""The attackers of an audit: the run's attack, a lookup, those of other runs, with a search, and all together.
 
 Each reads the store's rows, and test texts of the run, so that estimates of its shares are its own. The lookup takes
 for each vector the training text with the nearest vector:

@@ -167,7 +167,7 @@ class Row(_Part):
 class AttackerResult(_Part):
     """An attacker by itself, with the mean cosine of its texts.
 
-    ``name``: ``attack`` (of the run), ``search`` (with lexicon search), ``other`` (of another run), ``lookup``, or
+    ``name``: ``attack`` (of the run), ``search`` (with a search), ``other`` (of another run), ``lookup``, or
     ``closest``: of all texts the one whose vector is nearest. ``cost``: seconds and queries, if they are counted.
     """
 

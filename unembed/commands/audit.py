@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from unembed.datamodules.vector_stores.sampling import VectorStore
     from unembed.session import Session
 
-SEARCH = ["attack/refine=[lexicon]"]  # what search=true adds to an attack
+SEARCH = ["attack/refine=[{name}]", "attack.refine.{name}.max_queries=100"]  # what search=true adds to an attack
 EXCEEDED = 3  # exit code where a threshold is exceeded; 1 is an error, 2 bad input
 
 
@@ -204,7 +204,7 @@ def audited(settings: DictConfig, config: DictConfig, opened: Callable[[int], Ve
 
 
 def _others(settings: DictConfig, config: DictConfig) -> list[tuple[Literal["other", "search"], str, Session]]:
-    """Name, label and session of the attackers of ``also``, and of all with lexicon search if that is wanted."""
+    """Name, label and session of the attackers of ``also``, and of all with a search if that is wanted."""
     from omegaconf import OmegaConf
 
     from unembed.session import Session
@@ -221,11 +221,13 @@ def _others(settings: DictConfig, config: DictConfig) -> list[tuple[Literal["oth
         ("other", label, Session.open(run, other)) for label, run, other in runs[1:]
     ]
     for label, run, other in runs if settings.search else []:
-        if "lexicon" in (other.attack.get("refine") or {}):  # it searches already
+        name = launch.search_of(other, run)
+        if name in (other.attack.get("refine") or {}):  # it searches already
             continue
-        amended = launch.amend(other, SEARCH)
+        amended = launch.amend(other, [line.format(name=name) for line in SEARCH])
         OmegaConf.resolve(amended)
-        others.append(("search", f"{label}, with lexicon search", Session.open(run, amended)))
+        title = "lexicon search" if name == "lexicon" else "a search over sentences"
+        others.append(("search", f"{label}, with {title}", Session.open(run, amended)))
     return others
 
 

@@ -10,7 +10,7 @@ this package and of unembed.runs raise InputError for what the user can correct.
 
 from unembed.launch.checking import check
 from unembed.launch.composing import amend, plain
-from unembed.launch.finished_run import DefensePoint, compose, defense_points, on_run
+from unembed.launch.finished_run import DefensePoint, compose, defense_points, on_run, search_of
 from unembed.launch.locations import find_run
 from unembed.launch.running import main
 
@@ -24,4 +24,5 @@ __all__ = [
     "main",
     "on_run",
     "plain",
+    "search_of",
 ]
