@@ -12,6 +12,10 @@ the next token as well.
 
 A candidate is accepted where z is at most ``tolerance``, and it is the closest of those that were run. Without one the
 prediction ends with the closest token and is not verified.
+
+Against secret permutations (``unknown``): the states of a text out of order are a set, and at each position candidates
+are compared with all that are left. Permuted dimensions leave the sorted numbers of a state as they are, which name the
+first token of a text; the first states of a batch then give the order, one for all texts.
 """
 
 from __future__ import annotations
@@ -38,6 +42,8 @@ _COMPUTED = 2.0**-16  # error of a float32 state, of its root mean square: sums 
 _STORED = {"float32": 2.0**-16, "bf16": 2.0**-8, "fp16": 2.0**-11, "int8": 0.0}  # largest error, of a number
 _NOISY = 32  # candidates at least that a noisy state is compared with: the closest may not be the first within it
 
+_FAR = 1e6  # squared errors beyond it say no more: the first token of a text may be taken for another
+
 
 def sigma(observed: Tensor, precision: Precision, noise: float = 0.0) -> Tensor:
     """Standard deviation of what storage and computation add to each number of states (..., d)."""
@@ -61,6 +67,7 @@ class Sipit(Attack):
         most: PositiveInt | None = None,
         tolerance: PositiveFloat = 3.0,
         noise: NonNegativeFloat = 0.0,
+        unknown: Literal["none", "positions", "dimensions"] = "none",
         active_targets: PositiveInt = 32,
         reader_texts: PositiveInt = 384,
         reader_steps: PositiveInt = 400,
@@ -69,8 +76,10 @@ class Sipit(Attack):
         super().__init__(refine)
         self.order, self.candidates, self.most = order, candidates, most
         self.tolerance, self.noise, self.active_targets = tolerance, noise, active_targets
+        self.unknown = unknown
         self.reader_texts, self.reader_steps = reader_texts, reader_steps
         self._firsts: Tensor | None = None
+        self._sorted: Tensor | None = None
         self._reader: TokenReader | None = None
 
     def prepare_data(self) -> None:
@@ -93,6 +102,13 @@ class Sipit(Attack):
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         model = language_model_of(oracle)
         self.check(model)
+        layout = model.layout
+        width, rest = divmod(targets.vectors.shape[1], layout.tokens)
+        if rest or width > layout.width or (layout.cached and width < layout.width):
+            raise InputError(
+                f"the targets have shape {tuple(targets.vectors.shape)}; what is observed of {model.name} has width "
+                f"{layout.dimension} ({layout})"
+            )
         if not targets.vectors.isfinite().all():
             raise InputError("the targets hold NaN or infinity")
         predictions = []
@@ -105,18 +121,23 @@ class Sipit(Attack):
 
     def _inverted(self, states: Tensor, lengths: Tensor, model: LanguageModelEmbedder) -> list[Prediction]:
         """Predictions from states (B, T, w) of texts of ``lengths`` (B,)."""
+        if self.unknown == "dimensions":
+            states = states[..., self._dimensions(states[:, 0], model)]
         count, most = len(states), max(int(lengths.max()), 1)
+        left = torch.arange(most, device=states.device) < lengths[:, None]  # states without a token, (B, T)
         ids = torch.zeros(count, most, dtype=torch.long, device=states.device)
         known = torch.zeros_like(lengths)  # tokens until now, the one that ended the search included
         passes, worst = torch.zeros_like(lengths), torch.zeros(count, device=states.device)
         rows, cache = torch.arange(count, device=states.device), NOTHING
         for position in range(most):
-            goes_on = (lengths[rows] > position) & (known[rows] == position)
+            goes_on = lengths[rows] > position
             rows, cache = rows[goes_on], cache[goes_on.nonzero().squeeze(1)]
             if not len(rows):
                 break
-            step = _Step(self, model, states[rows, position], ids[rows, :position], cache)
+            among = slice(position, position + 1) if self.unknown != "positions" else slice(0, most)
+            step = _Step(self, model, states[rows, among], left[rows, among], ids[rows, :position], cache)
             step.run()
+            left[rows, step.state + among.start] = False
             passes[rows] += step.passes
             ids[rows, position], worst[rows] = step.best, torch.maximum(worst[rows], step.distance)
             known[rows] = position + 1
@@ -136,33 +157,54 @@ class Sipit(Attack):
             predictions.append(Prediction((model.decode(found_ids),), tokens=tuple(found_ids), search=record))
         return predictions
 
+    def _dimensions(self, observed: Tensor, model: LanguageModelEmbedder) -> Tensor:
+        """The places (w,) of the model's dimensions in permuted first states (B, w) of different texts."""
+        from scipy.optimize import linear_sum_assignment
+
+        firsts = self.firsts(model)
+        if self._sorted is None:
+            self._sorted = firsts.sort(dim=1).values
+        error = sigma(observed, model.layout.precision, self.noise)
+        cost = torch.zeros(observed.shape[1], observed.shape[1], device=observed.device)
+        for state, unit in zip(observed, error, strict=True):
+            values, order = state.sort()
+            token = ((self._sorted - values) / unit[order]).square().mean(dim=1).argmin()
+            cost += ((firsts[token][:, None] - state) / unit).square().clamp(max=_FAR)
+        _, places = linear_sum_assignment(cost.cpu().numpy())
+        return torch.from_numpy(places).to(observed.device)
+
     def firsts(self, model: LanguageModelEmbedder) -> Tensor:
         """What every token gives as the first of a text, (V, w): all texts share these V forward passes."""
         if self._firsts is None:
             self._firsts = _of_every_token(model)
         return self._firsts
 
-    def reader(self, model: LanguageModelEmbedder) -> TokenReader:
+    def reader(self, model: LanguageModelEmbedder, width: int) -> TokenReader:
         if self._reader is None:
-            self._reader = TokenReader.of(model, self.reader_texts, self.reader_steps)
+            self._reader = TokenReader.of(model, self.reader_texts, self.reader_steps, width)
         return self._reader
 
 
 class _Step:
     """The search for the token of one position of n texts, whose tokens before it are ``ids`` (n, t).
 
+    Its state is one of ``observed`` (n, M, w) that are ``left`` (n, M).
+
     Attributes:
         best: The closest token until now, (n,).
+        state: The place of the state that it is closest to, (n,).
         distance: Its z, (n,).
         passes: Candidates that were run, (n,).
     """
 
     def __init__(
-        self, attack: Sipit, model: LanguageModelEmbedder, observed: Tensor, ids: Tensor, cache: Cache
+        self, attack: Sipit, model: LanguageModelEmbedder, observed: Tensor, left: Tensor, ids: Tensor, cache: Cache
     ) -> None:
-        self.attack, self.model, self.observed, self.ids, self.cache = attack, model, observed, ids, cache
+        self.attack, self.model, self.ids, self.cache = attack, model, ids, cache
+        self.observed, self.left = observed, left
         self.sigma = sigma(observed, model.layout.precision, attack.noise)
         self.best = torch.zeros(len(observed), dtype=torch.long, device=observed.device)
+        self.state = torch.zeros_like(self.best)
         self.distance = torch.full((len(observed),), torch.inf, device=observed.device)
         self.passes = torch.zeros_like(self.best)
 
@@ -176,7 +218,11 @@ class _Step:
         nearest = self.attack.order == "nearest"
         scores = torch.zeros(len(rows), self.model.inputs, device=rows.device)
         if nearest:
-            scores = self.attack.reader(self.model).scores(self.observed, self.ids.shape[1])
+            scores.fill_(-torch.inf)
+            reader = self.attack.reader(self.model, self.observed.shape[2])
+            for place in range(self.observed.shape[1]):
+                own = reader.scores(self.observed[:, place], self.ids.shape[1])
+                scores = torch.maximum(scores, own.masked_fill(~self.left[:, place, None], -torch.inf))
         tried, size = 0, max(self.attack.candidates, _NOISY * noisy) if nearest else TOGETHER
         while len(rows) and tried < limit:
             size = min(size, limit - tried)
@@ -201,27 +247,32 @@ class _Step:
 
     def _first(self) -> None:
         """All texts are compared with all first tokens, which are run once."""
-        table = self.attack.firsts(self.model)
-        for row, (state, error) in enumerate(zip(self.observed, self.sigma, strict=True)):
-            apart = ((table - state) / error).square().mean(dim=1).sqrt()
-            self.distance[row], self.best[row] = apart.min(dim=0)
+        table = self.attack.firsts(self.model)[:, : self.observed.shape[2]]
+        for row in range(len(self.observed)):
+            self._compare(torch.tensor([row], device=table.device), None, table[None])
+
+    def _compare(self, rows: Tensor, ids: Tensor | None, states: Tensor) -> None:
+        """Keep the closest of candidates ids (m, C), all tokens if None, with states (m, C, w), of texts ``rows``."""
+        for place in range(self.observed.shape[1]):
+            apart = (states - self.observed[rows, None, place]) / self.sigma[rows, None, place]
+            distances = apart.square().mean(dim=-1).sqrt()
+            least, number = distances.masked_fill(~self.left[rows, place, None], torch.inf).min(dim=1)
+            token = number if ids is None else ids.gather(1, number[:, None]).squeeze(1)
+            better = least < self.distance[rows]
+            self.best[rows] = torch.where(better, token, self.best[rows])
+            self.state[rows] = torch.where(better, place, self.state[rows])
+            self.distance[rows] = torch.minimum(least, self.distance[rows])
 
     def _try(self, rows: Tensor, ids: Tensor) -> None:
         """Run candidates ids (m, C) of texts ``rows``, and keep the closest."""
-        found = []
         together = max(1, TOGETHER // ids.shape[1])
+        width = self.observed.shape[2]  # a defense may have left the first dimensions alone
         for begin in range(0, len(rows), together):
             some = rows[begin : begin + together]
             cache = self.cache[some]
-            parts = torch.split(ids[begin : begin + together], TOGETHER, dim=1)
-            ran = [self.model.blocks.run(part, cache).observed(self.model.layout.cached) for part in parts]
-            found.append(torch.cat(ran, dim=1))
-        states = torch.cat(found)
-        apart = ((states - self.observed[rows, None]) / self.sigma[rows, None]).square().mean(dim=-1).sqrt()
-        least, place = apart.min(dim=1)
-        better = least < self.distance[rows]
-        self.best[rows] = torch.where(better, ids.gather(1, place[:, None]).squeeze(1), self.best[rows])
-        self.distance[rows] = torch.minimum(least, self.distance[rows])
+            for part in torch.split(ids[begin : begin + together], TOGETHER, dim=1):
+                states = self.model.blocks.run(part, cache).observed(self.model.layout.cached)
+                self._compare(some, part, states[..., :width])
         self.passes[rows] += ids.shape[1]
 
 

@@ -42,11 +42,17 @@ class TokenReader:
     passes: int
 
     @classmethod
-    def of(cls, model: LanguageModelEmbedder, texts: int = 384, steps: int = 400, seed: int = 0) -> TokenReader:
-        """Train one for the observed layer, on so many texts that the model writes; the same in every process."""
+    def of(
+        cls, model: LanguageModelEmbedder, texts: int = 384, steps: int = 400, width: int | None = None, seed: int = 0
+    ) -> TokenReader:
+        """Train one for the observed layer, on so many texts that the model writes; the same in every process.
+
+        ``width``: the first dimensions of a state that are observed; None: all.
+        """
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             states, ids, passes = _pairs(model, texts, generator)
+            states = states[:, :width]
             mean, scale = states.mean(dim=0), states.std(dim=0).clamp(min=1e-9)
             keys = model.input_vectors - model.input_vectors.mean(dim=0)
             keys = keys / (keys.square().mean().sqrt() * keys.shape[1] ** 0.5)
