@@ -19,21 +19,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-Precision = Literal["float32", "bf16", "fp16", "int8"]
+Precision = Literal["float32", "bf16", "fp16", "int8", "int4"]
 Cached = Literal["both", "k", "v"]  # of a layer's keys and values
 _ROUNDED = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_INT8 = 127  # largest code: symmetric, one scale a state
+CODES = {"int8": 127, "int4": 7}  # largest code: symmetric, one scale a state
 
 
 def reduced(states: Tensor, precision: Precision) -> Tensor:
     """States (..., d) as they are after storage in a precision, in float32.
 
-    ``int8`` has one scale a state, from its largest absolute value; ``fp16`` saturates.
+    ``int8`` and ``int4`` have one scale a state, from its largest absolute value; ``fp16`` saturates.
     """
     if precision == "float32":
         return states
-    if precision == "int8":
-        scale = states.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / _INT8
+    if precision in CODES:
+        scale = states.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / CODES[precision]
         return (states / scale).round() * scale
     kind = _ROUNDED[precision]
     most = torch.finfo(kind).max

@@ -35,11 +35,11 @@ from unembed.attacks.refine.refining import Refiner
 from unembed.core.errors import InputError
 from unembed.core.examples import written_ids
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.hidden_states import NOTHING, Cache, Precision
+from unembed.embedders.hidden_states import CODES, NOTHING, Cache, Precision
 from unembed.embedders.language_model import LanguageModelEmbedder
 
 _COMPUTED = 2.0**-16  # error of a float32 state, of its root mean square: sums in another order
-_STORED = {"float32": 2.0**-16, "bf16": 2.0**-8, "fp16": 2.0**-11, "int8": 0.0}  # largest error, of a number
+_STORED = {"float32": 2.0**-16, "bf16": 2.0**-8, "fp16": 2.0**-11}  # largest error, of a number
 _NOISY = 32  # candidates at least that a noisy state is compared with: the closest may not be the first within it
 
 _FAR = 1e6  # squared errors beyond it say no more: the first token of a text may be taken for another
@@ -48,9 +48,9 @@ _FAR = 1e6  # squared errors beyond it say no more: the first token of a text ma
 def sigma(observed: Tensor, precision: Precision, noise: float = 0.0) -> Tensor:
     """Standard deviation of what storage and computation add to each number of states (..., d)."""
     size = observed.square().mean(dim=-1, keepdim=True).sqrt()
-    variance = (_COMPUTED * size).square() + (_STORED[precision] * observed).square() / 3
-    if precision == "int8":  # evenly within half a step
-        variance = variance + (observed.abs().amax(dim=-1, keepdim=True) / 127).square() / 12
+    variance = (_COMPUTED * size).square() + (_STORED.get(precision, 0.0) * observed).square() / 3
+    if precision in CODES:  # evenly within half a step
+        variance = variance + (observed.abs().amax(dim=-1, keepdim=True) / CODES[precision]).square() / 12
     return (variance + noise**2).sqrt().clamp(min=1e-12)  # the embedding of a padding token may be zero
 
 
