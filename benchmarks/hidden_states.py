@@ -85,7 +85,8 @@ class Bench:
         exact = [one.tokens == ids for one, ids in zip(found, prompts, strict=True)]
         searches = [one.search for one in found if one.search is not None]
         self.print(
-            part=part, precision=precision, defense=type(defense).__name__, settings=settings, prompts=len(prompts), tokens=tokens, exact=sum(exact),
+            part=part, precision=precision, defense=type(defense).__name__, settings=settings,
+            prompts=len(prompts), tokens=tokens, exact=sum(exact),
             verified=sum(search.verified for search in searches),
             false=sum(search.verified and not right for search, right in zip(searches, exact, strict=True)),
             passes_a_token=sum(search.passes for search in searches) / tokens, seconds_a_token=seconds / tokens,

@@ -40,6 +40,7 @@ from unembed.embedders.language_model import LanguageModelEmbedder
 
 _COMPUTED = 2.0**-16  # error of a float32 state, of its root mean square: sums in another order
 _STORED = {"float32": 2.0**-16, "bf16": 2.0**-8, "fp16": 2.0**-11}  # largest error, of a number
+_NEAR = 128  # first tokens that a first state is compared with exactly
 _NOISY = 32  # candidates at least that a noisy state is compared with: the closest may not be the first within it
 
 _FAR = 1e6  # squared errors beyond it say no more: the first token of a text may be taken for another
@@ -246,18 +247,24 @@ class _Step:
         return self.model.logits(ids, none)[:, -1, : self.model.inputs].log_softmax(dim=-1)
 
     def _first(self) -> None:
-        """All texts are compared with all first tokens, which are run once."""
+        """Compare all texts with all first tokens, which are run once: exactly with those that are near."""
         table = self.attack.firsts(self.model)[:, : self.observed.shape[2]]
-        for row in range(len(self.observed)):
-            self._compare(torch.tensor([row], device=table.device), None, table[None])
+        center = table.mean(dim=0)  # large numbers that all have would cancel in what follows
+        keys = table - center
+        half = keys.square().sum(dim=1) / 2
+        rows = torch.arange(len(self.best), device=self.best.device)
+        for place in range(self.observed.shape[1]):
+            near = (self.observed[:, place] - center) @ keys.T - half
+            ids = near.topk(min(_NEAR, len(table)), dim=1).indices
+            self._compare(rows, ids, table[ids])
 
-    def _compare(self, rows: Tensor, ids: Tensor | None, states: Tensor) -> None:
-        """Keep the closest of candidates ids (m, C), all tokens if None, with states (m, C, w), of texts ``rows``."""
+    def _compare(self, rows: Tensor, ids: Tensor, states: Tensor) -> None:
+        """Keep the closest of candidates ids (m, C) with states (m, C, w) of texts ``rows``."""
         for place in range(self.observed.shape[1]):
             apart = (states - self.observed[rows, None, place]) / self.sigma[rows, None, place]
             distances = apart.square().mean(dim=-1).sqrt()
             least, number = distances.masked_fill(~self.left[rows, place, None], torch.inf).min(dim=1)
-            token = number if ids is None else ids.gather(1, number[:, None]).squeeze(1)
+            token = ids.gather(1, number[:, None]).squeeze(1)
             better = least < self.distance[rows]
             self.best[rows] = torch.where(better, token, self.best[rows])
             self.state[rows] = torch.where(better, place, self.state[rows])
