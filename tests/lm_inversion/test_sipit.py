@@ -93,6 +93,16 @@ def test_stored_precisions(language_model: Path, tmp_path: Path, precision: str)
     assert all(prediction.search.loss < 1.5 for prediction in found)
 
 
+def test_what_collides_is_not_verified(language_model: Path, tmp_path: Path) -> None:
+    """Of two tokens whose states agree within the tolerance the closer is taken, and none is certain."""
+    model = embedder(language_model, layer=0)
+    rows = model.embed([written_ids(ids) for ids in INPUTS])
+    assert all(p.search.verified for p in run(model, tmp_path, rows))
+    found = run(model, tmp_path, rows, tolerance=1e9)  # of float32 states: anything is within it
+    assert [prediction.tokens for prediction in found] == INPUTS
+    assert not any(prediction.search.verified for prediction in found)
+
+
 def test_the_error_of_a_stored_number_by_hand() -> None:
     states = torch.tensor([127.0, 1.0])
     size = (127.0**2 / 2 + 0.5) ** 0.5
