@@ -1,0 +1,87 @@
+"""attack=pils: a T5 that is trained to write the input behind the log-probabilities of several generated tokens.
+
+    m log-ratio vectors (d,) -> standardised -> one MLP per step -> m vectors -> T5 encoder, decoder -> " Wheel adop"
+
+PILS (Nazir et al. 2025, arXiv 2506.17090, section 4). What a model says after its first token tells of inputs that the
+first token alone does not; and d numbers of each step say all that the V log-probabilities do (see
+embedders/log_ratios.py), so that several steps fit into a prefix. Access is black-box but for the choice of tokens;
+predictions are not verified with the model.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from unembed.attacks.lm_inversion.base import embedder_of
+from unembed.attacks.lm_inversion.logits_inverter import TextLogitsInverter
+from unembed.attacks.parts.prefix import Prefix
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.language_model import LanguageModelEmbedder
+from unembed.embedders.log_ratios import LogRatioEmbedder
+
+FITTED_ON = 4096  # training rows: enough for a mean and d x d covariances
+RIDGE = 1e-3  # of the mean variance, added to each: rounding of the smallest directions is not blown up to 1
+
+
+class WhitenedSteps(Prefix):
+    """A vector for each step's log-ratios, whitened, by an MLP that all steps share.
+
+    Log-ratios have one reference, so they are far from independent, and their means say little of the input. Whitening
+    by the mean and covariance of training rows, all steps together, gives each direction of the hidden states the same
+    weight at first.
+    """
+
+    mean: Tensor
+    whitening: Tensor
+
+    def __init__(
+        self, vectors: PositiveInt = 8, hidden: PositiveInt = 1024, dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    ) -> None:
+        super().__init__(vectors, "mlp", normalize=False, dropout=dropout)
+        self.hidden = hidden
+
+    def build(self, dimension: int, width: int) -> None:
+        """Make the layers for ``vectors`` steps of ``dimension`` / ``vectors`` log-ratios each."""
+        self.width, ratios = width, dimension // self.vectors
+        self.layers = nn.Sequential(
+            nn.Linear(ratios, self.hidden), nn.GELU(), nn.Dropout(self.dropout), nn.Linear(self.hidden, width)
+        )
+        self.steps = nn.Parameter(torch.zeros(self.vectors, width))
+        self.register_buffer("mean", torch.zeros(self.vectors, ratios))
+        self.register_buffer("whitening", torch.eye(ratios))
+
+    def fit(self, rows: Tensor) -> None:
+        """Take mean and covariance of ``rows`` (n, dimension)."""
+        steps = rows.double().view(len(rows), self.vectors, -1)
+        self.mean.copy_(steps.mean(0))
+        centred = (steps - steps.mean(0)).flatten(0, 1)
+        variances, directions = torch.linalg.eigh(centred.T @ centred / len(centred))
+        self.whitening.copy_(directions / (variances + RIDGE * variances.mean()).sqrt())
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """(n, dimension) -> (n, vectors, width)"""
+        steps = embeddings.view(len(embeddings), self.vectors, -1) - self.mean
+        projected: Tensor = self.layers(steps @ self.whitening) + self.steps
+        return projected
+
+
+class PILS(TextLogitsInverter):
+    """A decoder trained on pairs of log-ratios and inputs."""
+
+    prefix: WhitenedSteps
+
+    def model(self, oracle: CachedEmbedder | None) -> LanguageModelEmbedder:
+        """The language model behind the log-ratios."""
+        return embedder_of(
+            oracle, LogRatioEmbedder, "attack=pils reads log-ratios; {} gives none; take embedder=log_ratios"
+        ).language_model
+
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        count = min(FITTED_ON, len(self.data.examples("train")))
+        self.prefix.fit(self.data.vectors("train", np.arange(count)))
