@@ -92,7 +92,9 @@ class Bench:
 
     @lru_cache  # noqa: B019  (one bench a process)
     def model(self, output_tokens: int = 1, top_k: int | None = None) -> LanguageModelEmbedder:
-        return LanguageModelEmbedder(str(self.options.model), output_tokens, top_k, device="cpu")
+        return LanguageModelEmbedder(
+            str(self.options.model), output_tokens, top_k or None, "words" if top_k == 0 else "logits", device="cpu"
+        )
 
     def oracle(self, model: LanguageModelEmbedder) -> CachedEmbedder:
         return CachedEmbedder(model, self.folder / "cache")

@@ -89,10 +89,13 @@ class Remote(Protocol):
 
 @runtime_checkable
 class LogitsEmbedder(Protocol):
-    """An embedder whose rows hold a language model's output; a row of zeros is valid, since token id 0 is."""
+    """An embedder whose rows hold a language model's output; a row of zeros is valid, since token id 0 is.
 
-    @property
-    def observation(self) -> object: ...
+    Attributes:
+        observes: What of the model a row holds.
+    """
+
+    observes: str
 
 
 class UnfinishedError(InputError):

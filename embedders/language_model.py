@@ -1,4 +1,4 @@
-"""A causal language model as an embedder: maps a text, or token ids, to an observation of the model's output.
+"""A causal language model as an embedder: maps a text, or token ids, to an observation of its output or its inside.
 
     model = LanguageModelEmbedder("gpt2", output_tokens=3, top_k=10)
     rows = model.embed(["My name is", written_ids([3666, 1438, 318])])     # (2, 60) float32, as the cache stores them
@@ -6,11 +6,16 @@
     model.observation.agrees(seen, candidate_logits)                # (2,) bool: could the candidate be the input?
     model.relaxed(vectors, continuation, keep=1)                    # (B, 1, 50257), differentiable: white box
 
-A row, for m output tokens of a vocabulary of V:
+    model = LanguageModelEmbedder("gpt2", observe="hidden_state", layer=6, max_tokens=32)
+    states, lengths = model.layout.parse(model.embed(["My name is"]))       # (1, 32, 768), (1,)
 
-    all logits      m x V: the logits of each output token
-    top k logits    m x k logits, highest first, then m x k token ids
-    the text alone  m token ids
+A row, for m output tokens of a vocabulary of V, and T = max_tokens:
+
+    observe=logits          m x V: the logits of each output token
+    ... with top_k          m x k logits, highest first, then m x k token ids
+    observe=words           m token ids
+    observe=hidden_state    T x d: the state of each position (embedders/hidden_states.py), or d of the last one
+    observe=kv              T x d: keys, values or both that one block caches of each position
 
 Ids are stored as float32, which is exact below 2**24. The output is greedy: its ids are the argmax of the logits. It
 always has m tokens, even after an end-of-text token. No special tokens are added to an input. Everything is computed in
@@ -20,11 +25,10 @@ float32, as the exact check of a candidate requires. White-box attacks access th
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt
@@ -34,10 +38,19 @@ from unembed.core.errors import InputError
 from unembed.core.examples import read_ids
 from unembed.core.matmul import use_onednn
 from unembed.embedders.base import fingerprint_of, loading, resolve_device
+from unembed.embedders.hidden_states import Blocks, Cached, Precision, StateLayout, cache_argument
 from unembed.embedders.model_files import ModelFiles, locate
 
+Observe = Literal["logits", "words", "hidden_state", "kv"]
 _LOGITS_AT_ONCE = 2**24  # of one forward pass: 64 MB
+_TOKENS_AT_ONCE = 1024  # of one forward pass to a layer: more are no faster on a CPU
+_ROW_TOKENS = 64  # positions of a row of states where no max_tokens is given: a row has as many whatever its text
 ATOL = RTOL = 1e-4  # within which two fp32 runs of one input agree (soda_skapars2025, authors' code)
+
+
+# Keys of config.json, in the families that transformers knows.
+_LAYERS, _WIDTHS = ("num_hidden_layers", "n_layer", "num_layers"), ("hidden_size", "n_embd", "d_model")
+_HEADS = ("num_attention_heads", "n_head", "num_heads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +140,8 @@ class Observation:
         return close.flatten(1).all(dim=1)
 
 
-def cache_argument(model: torch.nn.Module) -> str:
-    """The argument of a model that takes the cache of earlier tokens, which transformers 5.24 renamed."""
-    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-
-
 class LanguageModelEmbedder:
-    """Texts to observations of the greedy output; always in eval mode, in float32, without gradients of its weights.
+    """Texts to observations of the greedy output, or of the states of a layer; in eval mode and float32, untrained.
 
     A white box: attacks read its input embeddings, and backpropagate from ``relaxed`` to relaxed inputs.
     """
@@ -142,7 +150,12 @@ class LanguageModelEmbedder:
         self,
         model: str,
         output_tokens: PositiveInt = 1,
-        top_k: NonNegativeInt | None = None,
+        top_k: PositiveInt | None = None,
+        observe: Observe = "logits",
+        layer: NonNegativeInt | None = None,
+        positions: Literal["all", "last"] = "all",
+        cached: Cached = "both",
+        precision: Precision = "float32",
         revision: str | None = None,
         max_tokens: PositiveInt | None = None,
         device: str = "auto",
@@ -151,30 +164,78 @@ class LanguageModelEmbedder:
         """The arguments are those of configs/embedder/language_model.yaml; the model is loaded on first use."""
         self.name, self._revision, self._device, self._trust_remote_code = model, revision, device, trust_remote_code
         self._output_tokens, self._top_k, self._max_tokens = output_tokens, top_k, max_tokens
+        self.observes, self._layer, self._positions = observe, layer, positions
+        self._cached, self._precision = cached, precision
 
     @cached_property
     def observation(self) -> Observation:
-        """The layout of a row."""
-        vocabulary = self._files.read_json("config.json").get("vocab_size")
-        if not isinstance(vocabulary, int):
-            raise InputError(f"embedder.model={self.name}: its config.json names no vocab_size: no language model?")
+        """The layout of a row of logits or words; InputError if the states of a layer are observed."""
+        if self.sees_states:
+            raise InputError(
+                f"embedder.observe={self.observes}: logits or words are read here; take embedder.observe=logits"
+            )
+        vocabulary = self.vocabulary
         if self._top_k is not None and self._top_k > vocabulary:
             raise InputError(
                 f"embedder.top_k={self._top_k}: {self.name} has {vocabulary} logits; null takes all of them"
             )
-        return Observation(vocabulary, self._output_tokens, self._top_k)
+        return Observation(vocabulary, self._output_tokens, 0 if self.observes == "words" else self._top_k)
+
+    @cached_property
+    def layout(self) -> StateLayout:
+        """The layout of a row of states; InputError if the output is observed."""
+        if not self.sees_states:
+            raise InputError(
+                f"embedder.observe={self.observes}: the states of a layer are read here; take "
+                "embedder.observe=hidden_state, or kv"
+            )
+        config = self._files.read_json("config.json")
+        layers, width, heads = (
+            int(next((config[name] for name in names if name in config), 0)) for names in (_LAYERS, _WIDTHS, _HEADS)
+        )
+        layer = layers if self._layer is None else self._layer
+        first = 1 if self.observes == "kv" else 0
+        if not first <= layer <= layers:
+            what = "blocks that cache keys and values" if first else "layers, 0 the input embedding"
+            raise InputError(f"embedder.layer={layer}: {self.name} has {first} to {layers} ({what})")
+        last = self._positions == "last"
+        cached = self._cached if self.observes == "kv" else None
+        if cached is not None:
+            of_head = int(config.get("head_dim") or width // heads)
+            width = int(config.get("num_key_value_heads") or heads) * of_head * (2 if cached == "both" else 1)
+        return StateLayout(layer, width, 1 if last else self.max_tokens, self._precision, cached, last)
+
+    @property
+    def sees_states(self) -> bool:
+        """Whether the states of a layer are observed, and not the output."""
+        return self.observes in ("hidden_state", "kv")
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """The input embedding and the blocks up to the observed layer."""
+        return Blocks(self._model, self.layout.layer)
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """Number of logits of an output token."""
+        vocabulary = self._files.read_json("config.json").get("vocab_size")
+        if not isinstance(vocabulary, int):
+            raise InputError(f"embedder.model={self.name}: its config.json names no vocab_size: no language model?")
+        return vocabulary
 
     @property
     def dimension(self) -> int:
-        return self.observation.dimension
+        return self.layout.dimension if self.sees_states else self.observation.dimension
 
     @cached_property
     def max_tokens(self) -> int:
-        """Tokens of the longest input; the output takes positions too."""
+        """Tokens of the longest input; an output takes positions too."""
         config = self._files.read_json("config.json")
         positions = next(
             (int(config[name]) for name in ("max_position_embeddings", "n_positions") if name in config), 0
         )
+        if self.sees_states:
+            return min(positions or _ROW_TOKENS, self._max_tokens or _ROW_TOKENS)
         room = (positions or 1024) - self._output_tokens + 1
         if room < 1:
             raise InputError(
@@ -185,9 +246,13 @@ class LanguageModelEmbedder:
 
     @cached_property
     def fingerprint(self) -> str:
+        if self.sees_states:
+            layout = self.layout
+            return fingerprint_of(kind="language_model_states", model=self._files.identity, **asdict(layout))
         return fingerprint_of(
             kind="language_model",
             model=self._files.identity,
+            observe=self.observes,
             output_tokens=self._output_tokens,
             top_k=self._top_k,
             max_tokens=self.max_tokens,
@@ -242,9 +307,9 @@ class LanguageModelEmbedder:
                 f"an input of {len(written)} tokens: {self.name} has positions for {self.max_tokens} beside "
                 f"{self._output_tokens} of output"
             )
-        if max(written) >= self.observation.vocabulary:
+        if max(written) >= self.vocabulary:
             raise InputError(
-                f"token id {max(written)}: {self.name} has {self.observation.vocabulary}; were the ids made with the "
+                f"token id {max(written)}: {self.name} has {self.vocabulary}; were the ids made with the "
                 "tokenizer of another model?"
             )
         return written
@@ -262,8 +327,10 @@ class LanguageModelEmbedder:
         inputs = [self.ids(text) for text in texts]
         for place, ids in enumerate(inputs):
             by_length.setdefault(len(ids), []).append(place)
-        together = max(1, _LOGITS_AT_ONCE // (self.observation.vocabulary * self._output_tokens))
-        for places in by_length.values():
+        together = max(1, _LOGITS_AT_ONCE // (self.vocabulary * self._output_tokens))
+        for length, places in by_length.items():
+            if self.sees_states:
+                together = max(1, _TOKENS_AT_ONCE // length)
             for begin in range(0, len(places), together):
                 chosen = places[begin : begin + together]
                 rows[chosen] = self.observe(torch.tensor([inputs[place] for place in chosen])).cpu()
@@ -272,6 +339,8 @@ class LanguageModelEmbedder:
     @torch.no_grad()
     def observe(self, ids: Tensor) -> Tensor:
         """Observations of inputs of equal length, (B, n) int64 -> (B, d)."""
+        if self.sees_states:
+            return self.layout.pack(self.blocks.run(ids.to(self.device)).observed(self.layout.cached))
         model, logits, past, name = self._model, [], None, cache_argument(self._model)
         step = ids.to(self.device)
         for _ in range(self._output_tokens):

@@ -82,8 +82,8 @@ class LanguageModelAttack(Attack):
         """Check that outputs of ``model`` can be attacked with these settings."""
         if self.objective.reads_logits and not model.observation.sees_logits:
             raise InputError(
-                "attack.loss: the loss compares logits, and of the output the text alone is seen (embedder.top_k=0); "
-                "take attack/loss=text"
+                "attack.loss: the loss compares logits, and of the output the text alone is seen "
+                "(embedder.observe=words); take attack/loss=text"
             )
         key, longest = ("length", self.length) if isinstance(self.length, int) else ("max_length", self.max_length)
         if self.length != "known" and longest > model.max_tokens:

@@ -161,9 +161,10 @@ class LogitsInverter(GenerativeAttack):
         model = language_model_of(oracle)
         seen = model.observation
         if seen.top_k is not None:
-            raise InputError(
-                f"embedder.top_k={seen.top_k}: attack=logits_inverter reads all logits; take embedder.top_k=null"
-            )
+            wrong, right = f"top_k={seen.top_k}", "top_k=null"
+            if not seen.sees_logits:
+                wrong, right = "observe=words", "observe=logits"
+            raise InputError(f"embedder.{wrong}: attack=logits_inverter reads all logits; take embedder.{right}")
         if seen.output_tokens != 1:
             raise InputError(
                 f"embedder.output_tokens={seen.output_tokens}: attack=logits_inverter reads the logits of one output "

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from unembed.datamodules.arrow_examples import IGNORED
-from unembed.embedders.language_model import cache_argument
+from unembed.embedders.hidden_states import cache_argument
 
 
 class StateSteps:

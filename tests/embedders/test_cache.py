@@ -29,7 +29,6 @@ from unembed.defenses.rounding import Rounding
 from unembed.embedders.cache import cached as cache
 from unembed.embedders.cache.cached import CachedEmbedder, Queries
 from unembed.embedders.cache.shards import ABSENT, KeyIndex, distinct, text_keys
-from unembed.embedders.language_model import Observation
 
 TEXTS = [f"text {i} " + "word " * (i * 7 % 23) for i in range(300)]
 
@@ -473,7 +472,7 @@ def test_of_a_batch_with_a_bad_vector_the_others_are_stored(tmp_path: Path) -> N
 class Words(Counting):
     """Sees the text alone of a language model's output; that of an empty one is token 0."""
 
-    observation = Observation(vocabulary=100, top_k=0)
+    observes = "words"
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         self.batches.append(list(texts))

@@ -36,9 +36,9 @@ def test_texts_ids_and_fingerprints(language_model: Path, tmp_path: Path) -> Non
     assert model.embed([""]).isfinite().all()
     assert model.decode([1, 59]) == "w0 w58"
     fingerprints = {
-        LanguageModelEmbedder(str(language_model), output_tokens=m, top_k=k).fingerprint
+        LanguageModelEmbedder(str(language_model), output_tokens=m, top_k=k, observe=seen).fingerprint
         for m in (1, 2)
-        for k in (None, 0, 5)
+        for k, seen in ((None, "logits"), (None, "words"), (5, "logits"))
     }
     assert len(fingerprints) == 6
 
@@ -51,7 +51,8 @@ INPUTS = [[5, 17, 3], [8], [5, 17, 4], [59, 0, 1, 2, 3, 4]]
 def test_rows_are_the_greedy_generation(
     language_model: Path, reference: GPT2LMHeadModel, m: int, top_k: int | None
 ) -> None:
-    model = LanguageModelEmbedder(str(language_model), output_tokens=m, top_k=top_k)
+    observe = "words" if top_k == 0 else "logits"
+    model = LanguageModelEmbedder(str(language_model), output_tokens=m, top_k=top_k, observe=observe)
     rows = model.embed([written_ids(ids) for ids in INPUTS])
     assert rows.shape == (4, model.dimension)
     assert rows.dtype == torch.float32

@@ -28,6 +28,10 @@ def oracle(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ca
     return CachedEmbedder(LanguageModelEmbedder(str(language_model)), tmp_path_factory.mktemp("cache"))
 
 
+def seeing(model: Path, m: int, top_k: int | None) -> LanguageModelEmbedder:
+    return LanguageModelEmbedder(str(model), m, top_k or None, "words" if top_k == 0 else "logits")
+
+
 def attack(oracle: CachedEmbedder | None, **settings: Any) -> SODA:
     made = SODA(**{"loss": LogitLoss(), "iterations": 500, "length": 2} | settings)
     made.connect(Path("unused"), oracle)
@@ -206,7 +210,7 @@ def test_lengths_are_tried_upwards_and_passes_counted(oracle: CachedEmbedder) ->
 @pytest.mark.parametrize(("top_k", "m", "loss"), [(10, 1, LogitLoss()), (0, 4, TextLoss()), (0, 4, TextLoss(log=True))])
 def test_less_is_seen(language_model: Path, tmp_path: Path, top_k: int, m: int, loss: Any) -> None:
     """What is verified gives the very observation, be it the input or another."""
-    oracle = CachedEmbedder(LanguageModelEmbedder(str(language_model), output_tokens=m, top_k=top_k), tmp_path)
+    oracle = CachedEmbedder(seeing(language_model, m, top_k), tmp_path)
     wanted = observed(oracle, [(5,), (12,), (40,)])
     found = run(attack(oracle, loss=loss, length=1, iterations=150), oracle, [(5,), (12,), (40,)])
     verified = [p.search is not None and p.search.verified for p in found]
@@ -273,7 +277,7 @@ def test_fluency_weighs_a_mean_of_the_input_against_a_mean_of_the_output(
 
     The step follows the sum over the observed values, so ``values`` times that.
     """
-    oracle = CachedEmbedder(LanguageModelEmbedder(str(language_model), output_tokens=m, top_k=top_k), tmp_path)
+    oracle = CachedEmbedder(seeing(language_model, m, top_k), tmp_path)
     model = oracle.embedder
     made = attack(oracle, loss=loss, fluency=0.5, temperature=0.5, length=3)
     seen = model.observation.parse(observed(oracle, [(5, 17, 9)]))
@@ -369,6 +373,6 @@ def test_what_is_wrong_is_said(oracle: CachedEmbedder, language_model: Path, tmp
         inverted(attack(oracle, length="known"))
     with pytest.raises(InputError, match="MiniLM is no language model"):
         inverted(attack(oracle), by=CachedEmbedder(MiniLM(), tmp_path))
-    words = CachedEmbedder(LanguageModelEmbedder(str(language_model), top_k=0), tmp_path)
+    words = CachedEmbedder(seeing(language_model, 1, 0), tmp_path)
     with pytest.raises(InputError, match="attack/loss=text"):
         inverted(attack(words), torch.zeros(1, 1), by=words)
