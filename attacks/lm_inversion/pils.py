@@ -29,45 +29,57 @@ RIDGE = 1e-3  # of the mean variance, added to each: rounding of the smallest di
 
 
 class WhitenedSteps(Prefix):
-    """A vector for each step's log-ratios, whitened, by an MLP that all steps share.
+    """Vectors for the log-ratios of each step, whitened, by an MLP that all steps share.
 
     Log-ratios have one reference, so they are far from independent, and their means say little of the input. Whitening
     by the mean and covariance of training rows, all steps together, gives each direction of the hidden states the same
     weight at first.
+
+    ``each`` is the number of vectors of a step.
     """
 
     mean: Tensor
     whitening: Tensor
 
     def __init__(
-        self, vectors: PositiveInt = 8, hidden: PositiveInt = 1024, dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+        self,
+        steps: PositiveInt = 8,
+        each: PositiveInt = 1,
+        hidden: PositiveInt = 1024,
+        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0,
     ) -> None:
-        super().__init__(vectors, "mlp", normalize=False, dropout=dropout)
-        self.hidden = hidden
+        super().__init__(steps * each, "mlp", normalize=False, dropout=dropout)
+        self.steps, self.each, self.hidden = steps, each, hidden
 
     def build(self, dimension: int, width: int) -> None:
-        """Make the layers for ``vectors`` steps of ``dimension`` / ``vectors`` log-ratios each."""
-        self.width, ratios = width, dimension // self.vectors
+        """Make the layers for ``steps`` of ``dimension`` / ``steps`` numbers each."""
+        self.width, numbers = width, dimension // self.steps
         self.layers = nn.Sequential(
-            nn.Linear(ratios, self.hidden), nn.GELU(), nn.Dropout(self.dropout), nn.Linear(self.hidden, width)
+            nn.Linear(numbers, self.hidden),
+            nn.GELU(),
+            nn.Dropout(self.dropout),
+            nn.Linear(self.hidden, self.each * width),
         )
-        self.steps = nn.Parameter(torch.zeros(self.vectors, width))
-        self.register_buffer("mean", torch.zeros(self.vectors, ratios))
-        self.register_buffer("whitening", torch.eye(ratios))
+        self.places = nn.Parameter(torch.zeros(self.vectors, width))
+        self.register_buffer("mean", torch.zeros(self.steps, numbers))
+        self.register_buffer("whitening", torch.eye(numbers))
 
     def fit(self, rows: Tensor) -> None:
         """Take mean and covariance of ``rows`` (n, dimension)."""
-        steps = rows.double().view(len(rows), self.vectors, -1)
+        steps = rows.double().unflatten(1, (self.steps, -1))
         self.mean.copy_(steps.mean(0))
         centred = (steps - steps.mean(0)).flatten(0, 1)
         variances, directions = torch.linalg.eigh(centred.T @ centred / len(centred))
         self.whitening.copy_(directions / (variances + RIDGE * variances.mean()).sqrt())
 
+    def whitened(self, rows: Tensor) -> Tensor:
+        """(n, dimension) -> (n, steps, dimension / steps)"""
+        return (rows.unflatten(1, (self.steps, -1)) - self.mean) @ self.whitening
+
     def forward(self, embeddings: Tensor) -> Tensor:
         """(n, dimension) -> (n, vectors, width)"""
-        steps = embeddings.view(len(embeddings), self.vectors, -1) - self.mean
-        projected: Tensor = self.layers(steps @ self.whitening) + self.steps
-        return projected
+        projected: Tensor = self.layers(self.whitened(embeddings))
+        return projected.unflatten(2, (self.each, self.width)).flatten(1, 2) + self.places
 
 
 class PILS(TextLogitsInverter):

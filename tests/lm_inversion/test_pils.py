@@ -96,14 +96,14 @@ def test_rows_are_chosen_by_their_distance_from_the_span_of_earlier_ones() -> No
 def test_whitening_leaves_steps_of_mean_zero_and_unit_covariance() -> None:
     torch.manual_seed(0)
     mixed = torch.randn(2000, 2, 4) @ torch.randn(4, 4) + torch.tensor([[5.0], [-3.0]])
-    prefix = WhitenedSteps(vectors=2, hidden=8)
+    prefix = WhitenedSteps(steps=2, each=3, hidden=8)
     prefix.build(dimension=8, width=6)
     prefix.fit(mixed.flatten(1))
-    whitened = (mixed - prefix.mean) @ prefix.whitening
+    whitened = prefix.whitened(mixed.flatten(1))
     assert whitened.mean(0).abs().max() < 1e-4
     covariance = whitened.flatten(0, 1).T.cov()
     assert (covariance - torch.eye(4)).abs().max() < 0.1  # but for the ridge
-    assert prefix(mixed.flatten(1)).shape == (2000, 2, 6)
+    assert prefix(mixed.flatten(1)).shape == (2000, 6, 6)
 
 
 def overrides(language_model: Path, tmp_path: Path) -> list[str]:
