@@ -1,8 +1,8 @@
 """Log-probabilities of several generated tokens in as few numbers as the model has hidden dimensions (PILS).
 
     model = LogRatioEmbedder("gpt2", output_tokens=8)
-    rows = model.embed(["My name is"])                     # (1, 8 x 768) float32
-    rows.view(1, 8, 768)[0, 0, 5]                          # log p(tokens[6]) - log p(tokens[0]) of the first output token
+    rows = model.embed(["My name is"])     # (1, 8 x 768) float32
+    rows.view(1, 8, 768)[0, 0, 5]          # log p(tokens[6]) - log p(tokens[0]) of the first output token
 
 A language model's logits are W h, with a row of W (V, d) for each token. So all V log-probabilities of a step follow
 from d of their differences, the additive log-ratios log p(tokens[i]) - log p(tokens[0]) of d + 1 tokens with

@@ -57,9 +57,7 @@ class LastState(PILS):
         """The language model; InputError unless the state of the last position is observed."""
         model = language_model_of(oracle)
         if not model.layout.last:
-            raise InputError(
-                "embedder.positions=all: attack=last_state reads one state; take embedder.positions=last"
-            )
+            raise InputError("embedder.positions=all: attack=last_state reads one state; take embedder.positions=last")
         return model
 
     @torch.no_grad()
@@ -90,13 +88,14 @@ class LastState(PILS):
                 distances.update(zip(own, (states - state).square().mean(1).tolist(), strict=True))
 
         run(list(dict.fromkeys(ids for ids in texts if ids)) or [tuple(model.ids(""))])
-        steps, exhausted = 0, set()
+        steps, exhausted = 0, set[Ids]()
         while steps < self.search.steps and min(distances.values()) > FOUND:
             order = sorted(distances, key=lambda ids: distances[ids])
             best = next((ids for ids in order if ids not in exhausted), None)
             if best is None:
                 break
-            new = list(islice((ids for ids in changes(best, order, model) if ids not in distances), self.search.candidates))
+            untried = (ids for ids in changes(best, order, model) if ids not in distances)
+            new = list(islice(untried, self.search.candidates))
             if len(new) < self.search.candidates:
                 exhausted.add(best)
             run(list(dict.fromkeys(new)))

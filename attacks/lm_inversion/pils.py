@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from unembed.attacks.lm_inversion.base import embedder_of
 from unembed.attacks.lm_inversion.logits_inverter import TextLogitsInverter
 from unembed.attacks.parts.prefix import Prefix
+from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.embedders.log_ratios import LogRatioEmbedder
@@ -88,10 +89,16 @@ class PILS(TextLogitsInverter):
     prefix: WhitenedSteps
 
     def model(self, oracle: CachedEmbedder | None) -> LanguageModelEmbedder:
-        """The language model behind the log-ratios."""
-        return embedder_of(
+        """The language model behind the log-ratios; InputError unless they are of as many steps as the prefix reads."""
+        model = embedder_of(
             oracle, LogRatioEmbedder, "attack=pils reads log-ratios; {} gives none; take embedder=log_ratios"
         ).language_model
+        if (steps := model.observation.output_tokens) != self.prefix.steps:
+            raise InputError(
+                f"attack.prefix.steps={self.prefix.steps}: log-ratios of {steps} output tokens are observed; take "
+                f"attack.prefix.steps={steps}"
+            )
+        return model
 
     def on_fit_start(self) -> None:
         super().on_fit_start()

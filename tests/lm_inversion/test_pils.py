@@ -113,8 +113,9 @@ def overrides(language_model: Path, tmp_path: Path) -> list[str]:
         "datamodule.source.test_per_length=6", "datamodule.source.valid_per_length=4",
         "datamodule.source.train_per_length=40", "attack.backbone.width=32", "attack.backbone.heads=2",
         "attack.backbone.encoder_layers=1", "attack.backbone.decoder_layers=1", "attack.backbone.vocabulary=300",
-        "attack.prefix.hidden=16", f"run_dir={tmp_path / 'run'}", f"cache_dir={tmp_path / 'cache'}", "logger=none",
-        "trainer.max_steps=3", "trainer.accelerator=cpu", "trainer.precision=32-true",
+        "attack.prefix.steps=2", "attack.prefix.hidden=16", f"run_dir={tmp_path / 'run'}",
+        f"cache_dir={tmp_path / 'cache'}", "logger=none", "trainer.max_steps=3", "trainer.accelerator=cpu",
+        "trainer.precision=32-true",
     ]  # fmt: skip
 
 
@@ -133,5 +134,7 @@ def test_other_observations_are_refused(language_model: Path, tmp_path: Path) ->
     wrong = [*overrides(language_model, tmp_path), "embedder=language_model"]
     with pytest.raises(InputError, match="LanguageModelEmbedder gives none; take embedder=log_ratios"):
         train(launch.compose("train", wrong))
+    with pytest.raises(InputError, match=r"^attack\.prefix\.steps=3: .* take attack\.prefix\.steps=2$"):
+        train(launch.compose("train", [*overrides(language_model, tmp_path), "attack.prefix.steps=3"]))
     with pytest.raises(InputError, match=r"^embedder\.top_k=61: .* has 60 logits"):
         _ = LogRatioEmbedder(str(language_model), top_k=61).dimension
