@@ -356,12 +356,6 @@ class LanguageModelEmbedder:
         whole = torch.cat([ids, continuation], dim=1)
         return self._forward(self._model.get_input_embeddings()(whole), continuation.shape[1] + 1)
 
-    @torch.no_grad()
-    def next_tokens(self, ids: Tensor) -> Tensor:
-        """Log-probabilities (n, V) of each token of a text (n,) given those before; of the first one, none: zeros."""
-        logits = self._forward(self._model.get_input_embeddings()(ids[None].to(self.device)), len(ids))
-        return torch.cat([torch.zeros_like(logits[0, :1]), logits[0, :-1].log_softmax(-1)]).cpu()
-
     def relaxed(self, vectors: Tensor, continuation: Tensor, keep: int) -> Tensor:
         """Logits (B, keep, V) of the last ``keep`` positions; differentiable with respect to ``vectors``.
 

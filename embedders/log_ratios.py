@@ -103,8 +103,8 @@ class LogRatioEmbedder:
             least_squares(self._rows[ids[1:]] - self._rows[ids[0]], logits[1:] - logits[0])
             for ids, logits in zip(seen.places.flatten(0, 1), values.flatten(0, 1), strict=True)
         ]
-        ratios = torch.stack(hidden) @ (self._rows[others] - self._rows[first]).T
-        return ratios.unflatten(0, values.shape[:2])
+        ratios: Tensor = torch.stack(hidden) @ (self._rows[others] - self._rows[first]).T
+        return ratios.view(*values.shape[:2], -1)
 
     @cached_property
     def _rows(self) -> Tensor:
@@ -117,7 +117,7 @@ def least_squares(matrix: Tensor, values: Tensor) -> Tensor:
     few = len(matrix) < matrix.shape[1]
     gram = matrix @ matrix.T if few else matrix.T @ matrix
     gram.diagonal().add_(_PENALTY)
-    solved = torch.linalg.solve(gram, values if few else matrix.T @ values)
+    solved: Tensor = torch.linalg.solve(gram, values if few else matrix.T @ values)
     return matrix.T @ solved if few else solved
 
 

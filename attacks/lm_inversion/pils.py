@@ -10,6 +10,7 @@ predictions are not verified with the model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
@@ -25,7 +26,7 @@ from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.embedders.log_ratios import LogRatioEmbedder
 
-FITTED_ON = 4096  # training rows: enough for a mean and d x d covariances
+FITTED_ON = 8192  # training rows: enough for a mean and d x d covariances
 RIDGE = 1e-3  # of the mean variance, added to each: rounding of the smallest directions is not blown up to 1
 
 
@@ -65,22 +66,26 @@ class WhitenedSteps(Prefix):
         self.register_buffer("mean", torch.zeros(self.steps, numbers))
         self.register_buffer("whitening", torch.eye(numbers))
 
-    def fit(self, rows: Tensor) -> None:
-        """Take mean and covariance of ``rows`` (n, dimension)."""
-        steps = rows.double().unflatten(1, (self.steps, -1))
+    def fit(self, rows: Tensor, groups: Tensor | None = None) -> None:
+        """Take mean and covariance of ``rows`` (n, dimension); the covariance within ``groups`` (n,), if given."""
+        steps = rows.double().view(len(rows), self.steps, -1)
         self.mean.copy_(steps.mean(0))
-        centred = (steps - steps.mean(0)).flatten(0, 1)
+        inverse = torch.zeros(len(rows), dtype=torch.long) if groups is None else groups.unique(return_inverse=True)[1]
+        sums = steps.new_zeros(int(inverse.max()) + 1, *steps.shape[1:]).index_add_(0, inverse, steps)
+        means = sums / inverse.bincount()[:, None, None]
+        centred = (steps - means[inverse]).flatten(0, 1)
         variances, directions = torch.linalg.eigh(centred.T @ centred / len(centred))
         self.whitening.copy_(directions / (variances + RIDGE * variances.mean()).sqrt())
 
     def whitened(self, rows: Tensor) -> Tensor:
         """(n, dimension) -> (n, steps, dimension / steps)"""
-        return (rows.unflatten(1, (self.steps, -1)) - self.mean) @ self.whitening
+        whitened: Tensor = (rows.reshape(len(rows), self.steps, -1) - self.mean) @ self.whitening
+        return whitened
 
     def forward(self, embeddings: Tensor) -> Tensor:
         """(n, dimension) -> (n, vectors, width)"""
-        projected: Tensor = self.layers(self.whitened(embeddings))
-        return projected.unflatten(2, (self.each, self.width)).flatten(1, 2) + self.places
+        projected: Tensor = self.layers(self.whitened(embeddings)).view(len(embeddings), self.vectors, self.width)
+        return projected + self.places
 
 
 class PILS(TextLogitsInverter):
@@ -102,5 +107,9 @@ class PILS(TextLogitsInverter):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        count = min(FITTED_ON, len(self.data.examples("train")))
-        self.prefix.fit(self.data.vectors("train", np.arange(count)))
+        texts = self.data.examples("train").queries[:FITTED_ON]
+        self.prefix.fit(self.data.vectors("train", np.arange(len(texts))), self.groups(texts))
+
+    def groups(self, texts: Sequence[str]) -> Tensor | None:
+        """Numbers (n,) of groups of training texts between which differences are not to set the scale."""
+        return None

@@ -103,6 +103,9 @@ def test_whitening_leaves_steps_of_mean_zero_and_unit_covariance() -> None:
     assert whitened.mean(0).abs().max() < 1e-4
     covariance = whitened.flatten(0, 1).T.cov()
     assert (covariance - torch.eye(4)).abs().max() < 0.1  # but for the ridge
+    groups = torch.arange(2000) % 3
+    prefix.fit((mixed + 100 * groups[:, None, None]).flatten(1), groups)
+    assert (prefix.whitened(mixed.flatten(1)).flatten(0, 1).T.cov() - torch.eye(4)).abs().max() < 0.1
     assert prefix(mixed.flatten(1)).shape == (2000, 6, 6)
 
 
@@ -134,7 +137,8 @@ def test_other_observations_are_refused(language_model: Path, tmp_path: Path) ->
     wrong = [*overrides(language_model, tmp_path), "embedder=language_model"]
     with pytest.raises(InputError, match="LanguageModelEmbedder gives none; take embedder=log_ratios"):
         train(launch.compose("train", wrong))
+    more = ["attack.prefix.steps=3", f"run_dir={tmp_path / 'other'}"]
     with pytest.raises(InputError, match=r"^attack\.prefix\.steps=3: .* take attack\.prefix\.steps=2$"):
-        train(launch.compose("train", [*overrides(language_model, tmp_path), "attack.prefix.steps=3"]))
+        train(launch.compose("train", [*overrides(language_model, tmp_path), *more]))
     with pytest.raises(InputError, match=r"^embedder\.top_k=61: .* has 60 logits"):
         _ = LogRatioEmbedder(str(language_model), top_k=61).dimension
