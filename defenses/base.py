@@ -51,9 +51,12 @@ class BaseDefense:
 
     Attributes:
         perturbs: Whether a defended vector is the undefended one with an error, so that their cosine has a meaning.
+        of_positions: Whether it is called once for each text, with the states (tokens, d) of its positions, instead of
+            with vectors of many texts.
     """
 
     perturbs = False
+    of_positions = False
 
     def output_dimension(self, dimension: int) -> int:
         """Dimension of a defended vector: unchanged."""

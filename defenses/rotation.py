@@ -44,7 +44,7 @@ class Rotation(BaseDefense):
     """
 
     def __init__(self, key_env: str = "UNEMBED_ROTATION_KEY", key_file: str | None = None) -> None:
-        self._key = _read(key_env, key_file)
+        self._key = read_key(key_env, key_file)
         self._matrices: dict[int, Tensor] = {}
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
@@ -52,7 +52,7 @@ class Rotation(BaseDefense):
 
     def state(self) -> dict[str, Tensor]:
         """A slow hash of the key, (16,) uint8, against brute force."""
-        return {"key_check": torch.tensor(list(_stretched(self._key, _CHECK, 16)), dtype=torch.uint8)}
+        return {"key_check": torch.tensor(list(stretched(self._key, _CHECK, 16)), dtype=torch.uint8)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Check that the key is the one of ``state``."""
@@ -62,7 +62,7 @@ class Rotation(BaseDefense):
     def _matrix(self, dimension: int) -> Tensor:
         """A rotation or reflection, uniform over all orthogonal matrices (Mezzadri 2007), (d, d)."""
         if dimension not in self._matrices:
-            stream = shake_256(_stretched(self._key, _MATRIX, 64) + str(dimension).encode())
+            stream = shake_256(stretched(self._key, _MATRIX, 64) + str(dimension).encode())
             words = np.frombuffer(stream.digest(16 * dimension**2), dtype="<u8").reshape(2, dimension, dimension)
             uniform = ((words >> np.uint64(11)) + 0.5) / 2.0**53  # inside (0, 1)
             normal = np.sqrt(-2 * np.log(uniform[0])) * np.cos(2 * np.pi * uniform[1])  # Box and Muller
@@ -72,18 +72,19 @@ class Rotation(BaseDefense):
         return self._matrices[dimension]
 
 
-def _read(key_env: str, key_file: str | None) -> bytes:
+def read_key(key_env: str, key_file: str | None) -> bytes:
+    """A secret key of at least 16 bytes, from a file or an environment variable."""
     if key_file is not None:
         where = f"defense.key_file={key_file}"
         try:
             key = limits.content(Path(key_file).expanduser(), _LARGEST).strip()
         except OSError as error:
-            raise InputError(f"{where}: the key of the rotation cannot be read: {error.strerror}") from error
+            raise InputError(f"{where}: the secret key cannot be read: {error.strerror}") from error
     else:
         where = f"defense.key_env={key_env}"
         if key_env not in os.environ:
             raise InputError(
-                f"{where}: defense=rotation needs a secret key, and this environment variable is not set; set it, or "
+                f"{where}: this defense needs a secret key, and this environment variable is not set; set it, or "
                 "name a file by defense.key_file (a key: openssl rand -hex 32). Keep it: it is written nowhere"
             )
         key = os.environ[key_env].strip().encode()
@@ -92,5 +93,6 @@ def _read(key_env: str, key_file: str | None) -> bytes:
     return key
 
 
-def _stretched(key: bytes, purpose: bytes, size: int) -> bytes:
+def stretched(key: bytes, purpose: bytes, size: int) -> bytes:
+    """A key for one purpose, slow to derive."""
     return scrypt(key, salt=purpose, n=2**14, r=8, p=1, dklen=size)

@@ -19,21 +19,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-Precision = Literal["float32", "bf16", "fp16", "int8"]
+Precision = Literal["float32", "bf16", "fp16", "int8", "int4"]
 Cached = Literal["both", "k", "v"]  # of a layer's keys and values
 _ROUNDED = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_INT8 = 127  # largest code: symmetric, one scale a state
+CODES = {"int8": 127, "int4": 7}  # largest code: symmetric, one scale a state
 
 
 def reduced(states: Tensor, precision: Precision) -> Tensor:
     """States (..., d) as they are after storage in a precision, in float32.
 
-    ``int8`` has one scale a state, from its largest absolute value; ``fp16`` saturates.
+    ``int8`` and ``int4`` have one scale a state, from its largest absolute value; ``fp16`` saturates.
     """
     if precision == "float32":
         return states
-    if precision == "int8":
-        scale = states.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / _INT8
+    if precision in CODES:
+        scale = states.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / CODES[precision]
         return (states / scale).round() * scale
     kind = _ROUNDED[precision]
     most = torch.finfo(kind).max
@@ -79,7 +79,7 @@ class StateLayout:
 
     def parse(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """States (B, T, w) and how many of them each text has, (B,); w < d where a defense left fewer dimensions."""
-        states = rows.unflatten(1, (self.tokens, -1))
+        states = rows.view(len(rows), self.tokens, -1)
         places = torch.arange(1, self.tokens + 1, device=rows.device)
         return states, (states.any(dim=-1) * places).amax(dim=1)  # the embedding of a padding token may be zero too
 
@@ -100,11 +100,11 @@ class Cache:
         """This cache (B, ...) and, behind it, one of the candidates (B, ..., C, ...) of each text; ``chosen`` (B,)."""
         rows = torch.arange(len(chosen), device=chosen.device)
 
-        def joined(old: Tensor, new: Tensor) -> Tensor:
-            return torch.cat([old, new[rows, :, chosen][:, :, None]], dim=2)
+        def joined(old: tuple[Tensor, ...], new: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            last = [part[rows, :, chosen][:, :, None] for part in new]
+            return tuple(torch.cat(pair, dim=2) for pair in zip(old, last, strict=True)) if old else tuple(last)
 
-        keys = tuple(map(joined, self.keys, candidates.keys))
-        return Cache(self.length + 1, keys, tuple(map(joined, self.values, candidates.values)))
+        return Cache(self.length + 1, joined(self.keys, candidates.keys), joined(self.values, candidates.values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,9 @@ class Inside:
             return self.states
         k, v = (part[-1].transpose(1, 2).flatten(2) for part in (self.cache.keys, self.cache.values))
         return {"k": k, "v": v, "both": torch.cat([k, v], dim=-1)}[cached]
+
+
+NOTHING = Cache(0, (), ())  # before the first position
 
 
 class _Reached(Exception):  # noqa: N818
@@ -140,7 +143,9 @@ class Blocks:
     def __init__(self, model: Any, layer: int) -> None:
         self.layer, self.device = layer, model.device
         self._base, self._cache_name = model.base_model, cache_argument(model.base_model)
-        every = model.config.num_hidden_layers
+        config = model.config
+        every = config.num_hidden_layers
+        self.head_dimension = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._blocks = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == every)
 
     @torch.no_grad()
@@ -164,9 +169,20 @@ class Blocks:
             for number, (keys, values) in enumerate(zip(prefix.keys, prefix.values, strict=True)):
                 past.update(keys, values, number)
         states = self._states(input_ids=ids, use_cache=True, **{self._cache_name: past}, **arguments)
-        layers = past.layers[: self.layer]
-        keys = tuple(layer.keys[:, :, start:] for layer in layers)
-        return Inside(states, Cache(ids.shape[1], keys, tuple(layer.values[:, :, start:] for layer in layers)))
+        ran = [(layer.keys[:, :, start:], layer.values[:, :, start:]) for layer in past.layers[: self.layer]]
+        return Inside(states, Cache(ids.shape[1], tuple(k for k, _ in ran), tuple(v for _, v in ran)))
+
+    def unturned(self, keys: Tensor, position: int) -> Tensor:
+        """Keys (..., heads * d) of a position without its rotary encoding; as they are in a model that has none."""
+        rotary = getattr(self._base, "rotary_emb", None)
+        if rotary is None:
+            return keys
+        cosines, sines = (part[0, 0] for part in rotary(keys, torch.tensor([[position]], device=keys.device)))
+        of_head, half = self.head_dimension, len(cosines) // 2
+        heads = keys.reshape(*keys.shape[:-1], -1, of_head)
+        turned, rest = heads[..., : 2 * half], heads[..., 2 * half :]
+        swapped = torch.cat([-turned[..., half:], turned[..., :half]], dim=-1)
+        return torch.cat([turned * cosines - swapped * sines, rest], dim=-1).flatten(-2)
 
     def _states(self, **inputs: Any) -> Tensor:
         def arrive(module: Any, args: tuple[Tensor, ...], output: Any = None) -> None:

@@ -44,6 +44,7 @@ from unembed.embedders.model_files import ModelFiles, locate
 Observe = Literal["logits", "words", "hidden_state", "kv"]
 _LOGITS_AT_ONCE = 2**24  # of one forward pass: 64 MB
 _TOKENS_AT_ONCE = 1024  # of one forward pass to a layer: more are no faster on a CPU
+_SAMPLED = 200  # likeliest tokens among which text of its own is sampled
 _ROW_TOKENS = 64  # positions of a row of states where no max_tokens is given: a row has as many whatever its text
 ATOL = RTOL = 1e-4  # within which two fp32 runs of one input agree (soda_skapars2025, authors' code)
 
@@ -349,6 +350,22 @@ class LanguageModelEmbedder:
             logits.append(output.logits[:, -1].float())
             step, past = logits[-1].argmax(dim=-1, keepdim=True), output.past_key_values
         return self.observation.pack(torch.stack(logits, dim=1))
+
+    @torch.no_grad()
+    def written(self, texts: int, tokens: int, seed: int = 0) -> Tensor:
+        """Text of the model's own, sampled from its start token, (texts, tokens) int64."""
+        generator = torch.Generator().manual_seed(seed)
+        model, name = self._model, cache_argument(self._model)
+        start = self._tokenizer.bos_token_id
+        step = torch.full((texts, 1), self._tokenizer.eos_token_id or 0 if start is None else start)
+        past, found = None, []
+        for _ in range(tokens):
+            output = model(input_ids=step.to(self.device), logits_to_keep=1, use_cache=True, **{name: past})
+            likeliest = output.logits[:, -1, : self.inputs].float().cpu().topk(min(_SAMPLED, self.inputs))
+            sampled = torch.multinomial(likeliest.values.softmax(dim=-1), 1, generator=generator)
+            step, past = likeliest.indices.gather(1, sampled), output.past_key_values
+            found.append(step)
+        return torch.cat(found, dim=1)
 
     @torch.no_grad()
     def logits(self, ids: Tensor, continuation: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ Each object is built when it is first used.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,8 +43,10 @@ from unembed.datamodules.embedded import DefendedEmbedder, FittedDefense
 from unembed.datamodules.inversion import InversionDataModule, training_data
 from unembed.defenses.base import Fitted
 from unembed.defenses.denoisers import ADAPTIVE, Denoiser
+from unembed.defenses.states import of_states
 from unembed.defenses.threat import Threat, threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.metrics.statistics import evenly
 from unembed.runs import layout
 from unembed.runs.checkpoints import WholeCheckpoints, finished_checkpoint
@@ -98,7 +101,10 @@ class Session:
     @cached_property
     def threat(self) -> Threat:
         """The defense, and how much the attacker knows of it."""
-        return threat_of(self.config.defense)
+        threat, embedder = threat_of(self.config.defense), self.embedder.embedder
+        if isinstance(embedder, LanguageModelEmbedder) and embedder.sees_states:
+            return replace(threat, defense=of_states(threat.defense, embedder.layout.tokens))
+        return threat
 
     @cached_property
     def denoiser(self) -> Denoiser | None:

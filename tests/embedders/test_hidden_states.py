@@ -92,6 +92,7 @@ def test_candidates_see_the_prefix_and_themselves(folder: str, layer: int) -> No
 def test_precisions_by_hand() -> None:
     states = torch.tensor([[1.0, -127.0, 0.4], [0.0, 2.54, 1.0]])
     torch.testing.assert_close(reduced(states, "int8"), torch.tensor([[1.0, -127.0, 0.0], [0.0, 2.54, 1.0]]))
+    torch.testing.assert_close(reduced(torch.tensor([7.0, -2.4]), "int4"), torch.tensor([7.0, -2.0]))
     assert reduced(torch.tensor([1.00390625, 1.01171875]), "bf16").tolist() == [1.0, 1.015625]  # ties to even
     assert reduced(torch.tensor([1e6, -1e6, 0.5]), "fp16").tolist() == [65504.0, -65504.0, 0.5]
     assert torch.equal(reduced(states, "float32"), states)
