@@ -25,8 +25,9 @@ from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.embedders.log_ratios import LogRatioEmbedder
+from unembed.metrics.statistics import evenly
 
-FITTED_ON = 8192  # training rows: enough for a mean and d x d covariances
+FITTED_ON = 4096  # training rows: enough for a mean and d x d covariances
 RIDGE = 1e-3  # of the mean variance, added to each: rounding of the smallest directions is not blown up to 1
 
 
@@ -68,13 +69,14 @@ class WhitenedSteps(Prefix):
 
     def fit(self, rows: Tensor, groups: Tensor | None = None) -> None:
         """Take mean and covariance of ``rows`` (n, dimension); the covariance within ``groups`` (n,), if given."""
-        steps = rows.double().view(len(rows), self.steps, -1)
+        steps = rows.view(len(rows), self.steps, -1)
         self.mean.copy_(steps.mean(0))
-        inverse = torch.zeros(len(rows), dtype=torch.long) if groups is None else groups.unique(return_inverse=True)[1]
+        numbers = np.zeros(len(rows), np.int64) if groups is None else groups.numpy()
+        inverse = torch.from_numpy(np.unique(numbers, return_inverse=True)[1])
         sums = steps.new_zeros(int(inverse.max()) + 1, *steps.shape[1:]).index_add_(0, inverse, steps)
         means = sums / inverse.bincount()[:, None, None]
         centred = (steps - means[inverse]).flatten(0, 1)
-        variances, directions = torch.linalg.eigh(centred.T @ centred / len(centred))
+        variances, directions = torch.linalg.eigh((centred.T @ centred / len(centred)).double())
         self.whitening.copy_(directions / (variances + RIDGE * variances.mean()).sqrt())
 
     def whitened(self, rows: Tensor) -> Tensor:
@@ -107,8 +109,11 @@ class PILS(TextLogitsInverter):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        texts = self.data.examples("train").queries[:FITTED_ON]
-        self.prefix.fit(self.data.vectors("train", np.arange(len(texts))), self.groups(texts))
+        if self.origin is not None:
+            return  # the weights that it begins with were trained behind a whitening of their own
+        texts = self.data.examples("train").queries
+        rows = evenly(range(len(texts)), FITTED_ON)  # sources may be sorted
+        self.prefix.fit(self.data.vectors("train", rows), self.groups([texts[row] for row in rows]))
 
     def groups(self, texts: Sequence[str]) -> Tensor | None:
         """Numbers (n,) of groups of training texts between which differences are not to set the scale."""
