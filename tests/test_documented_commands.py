@@ -47,6 +47,7 @@ ELSEWHERE = {  # by what stands in a command: why it is not run
     r"fail_on=|baseline=": "needs more test texts; tests/reports/test_audit_pipeline.py does it",
     r"<a copy of the cache|<dir of the killed|<that run>": "resumes a state that the page describes",
     r"translation|multi30k|round_trip|test_languages|zero_shot": "needs files that the page tells how to make",
+    r"experiment=inside": "tests/lm_inversion/test_sipit.py does it",
     r"hydra/sweeper=": "needs a plugin; tests/test_python.py has one of its own",
     r"trained_on_": "needs runs on data sets of the hub",
 }

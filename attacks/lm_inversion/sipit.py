@@ -10,8 +10,9 @@ the next token as well.
 
     z = root mean square of (state of the candidate - observed state) / sigma, sigma the error of a stored number
 
-A candidate is accepted where z is at most ``tolerance``, and it is the closest of those that were run. Without one the
-prediction ends with the closest token and is not verified.
+A candidate is accepted where z is at most ``tolerance``, and it is the closest of those that were run, at least 32 for
+noisy states. Without one the prediction ends with the closest token. It is verified if at each position exactly one
+candidate was within the tolerance.
 
 Against secret permutations (``unknown``): the states of a text out of order are a set, and at each position candidates
 are compared with all that are left. Permuted dimensions leave the sorted numbers of a state as they are, which name the
@@ -66,7 +67,7 @@ class Sipit(Attack):
         order: Literal["nearest", "exhaustive"] = "nearest",
         candidates: PositiveInt = 8,
         most: PositiveInt | None = None,
-        tolerance: PositiveFloat = 3.0,
+        tolerance: PositiveFloat = 1.5,
         noise: NonNegativeFloat = 0.0,
         unknown: Literal["none", "positions", "dimensions"] = "none",
         active_targets: PositiveInt = 32,
@@ -129,6 +130,7 @@ class Sipit(Attack):
         ids = torch.zeros(count, most, dtype=torch.long, device=states.device)
         known = torch.zeros_like(lengths)  # tokens until now, the one that ended the search included
         passes, worst = torch.zeros_like(lengths), torch.zeros(count, device=states.device)
+        certain = torch.ones(count, dtype=torch.bool, device=states.device)
         rows, cache = torch.arange(count, device=states.device), NOTHING
         for position in range(most):
             goes_on = lengths[rows] > position
@@ -141,6 +143,7 @@ class Sipit(Attack):
             left[rows, step.state + among.start] = False
             passes[rows] += step.passes
             ids[rows, position], worst[rows] = step.best, torch.maximum(worst[rows], step.distance)
+            certain[rows] &= step.within == 1
             known[rows] = position + 1
             found = (step.distance <= self.tolerance).nonzero().squeeze(1)
             rows, cache = rows[found], cache[found]
@@ -150,7 +153,7 @@ class Sipit(Attack):
                 passes[rows] += 1
             else:
                 cache = Cache(position + 1, (), ())
-        verified = (known == lengths) & (worst <= self.tolerance)
+        verified = (known == lengths) & certain
         predictions = []
         for row in range(count):
             found_ids = ids[row, : max(1, int(known[row]))].tolist()
@@ -195,6 +198,7 @@ class _Step:
         best: The closest token until now, (n,).
         state: The place of the state that it is closest to, (n,).
         distance: Its z, (n,).
+        within: Candidates within the tolerance, (n,); of several none is certain.
         passes: Candidates that were run, (n,).
     """
 
@@ -207,6 +211,7 @@ class _Step:
         self.best = torch.zeros(len(observed), dtype=torch.long, device=observed.device)
         self.state = torch.zeros_like(self.best)
         self.distance = torch.full((len(observed),), torch.inf, device=observed.device)
+        self.within = torch.zeros_like(self.best)
         self.passes = torch.zeros_like(self.best)
 
     def run(self) -> None:
@@ -252,23 +257,29 @@ class _Step:
         center = table.mean(dim=0)  # large numbers that all have would cancel in what follows
         keys = table - center
         half = keys.square().sum(dim=1) / 2
-        rows = torch.arange(len(self.best), device=self.best.device)
+        near = torch.full((len(self.best), len(table)), -torch.inf, device=table.device)
         for place in range(self.observed.shape[1]):
-            near = (self.observed[:, place] - center) @ keys.T - half
-            ids = near.topk(min(_NEAR, len(table)), dim=1).indices
-            self._compare(rows, ids, table[ids])
+            own = self.observed[:, place] - center
+            closeness = own @ keys.T - half - own.square().sum(dim=1, keepdim=True) / 2
+            near = torch.maximum(near, closeness.masked_fill(~self.left[:, place, None], -torch.inf))
+        ids = near.topk(min(_NEAR, len(table)), dim=1).indices
+        self._compare(torch.arange(len(ids), device=ids.device), ids, table[ids])
 
     def _compare(self, rows: Tensor, ids: Tensor, states: Tensor) -> None:
         """Keep the closest of candidates ids (m, C) with states (m, C, w) of texts ``rows``."""
+        closest = torch.full(ids.shape, torch.inf, device=ids.device)
+        at = torch.zeros_like(ids)
         for place in range(self.observed.shape[1]):
             apart = (states - self.observed[rows, None, place]) / self.sigma[rows, None, place]
-            distances = apart.square().mean(dim=-1).sqrt()
-            least, number = distances.masked_fill(~self.left[rows, place, None], torch.inf).min(dim=1)
-            token = ids.gather(1, number[:, None]).squeeze(1)
-            better = least < self.distance[rows]
-            self.best[rows] = torch.where(better, token, self.best[rows])
-            self.state[rows] = torch.where(better, place, self.state[rows])
-            self.distance[rows] = torch.minimum(least, self.distance[rows])
+            distances = apart.square().mean(dim=-1).sqrt().masked_fill(~self.left[rows, place, None], torch.inf)
+            at = torch.where(distances < closest, place, at)
+            closest = torch.minimum(distances, closest)
+        self.within[rows] += (closest <= self.attack.tolerance).sum(dim=1)
+        least, number = closest.min(dim=1)
+        better, chosen = least < self.distance[rows], number[:, None]
+        self.best[rows] = torch.where(better, ids.gather(1, chosen).squeeze(1), self.best[rows])
+        self.state[rows] = torch.where(better, at.gather(1, chosen).squeeze(1), self.state[rows])
+        self.distance[rows] = torch.minimum(least, self.distance[rows])
 
     def _try(self, rows: Tensor, ids: Tensor) -> None:
         """Run candidates ids (m, C) of texts ``rows``, and keep the closest."""

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.tiny_models import pretrained_model
 from unembed.attacks.lm_inversion.sipit import Sipit
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.core.errors import InputError
@@ -33,9 +32,8 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModelEmbedder:
-    folder = pretrained_model(tmp_path_factory.mktemp("llama"), "llama")
-    return LanguageModelEmbedder(folder, observe="hidden_state", layer=2, max_tokens=8, device="cpu")
+def model(language_model: Path) -> LanguageModelEmbedder:
+    return LanguageModelEmbedder(str(language_model), observe="hidden_state", layer=2, max_tokens=8, device="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import torch
 from torch import Tensor
 
 from support.tiny_models import VOCABULARY, pretrained_model
+from unembed import launch
 from unembed.attacks.lm_inversion.sipit import Sipit, sigma
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.core.errors import InputError
 from unembed.core.examples import written_ids
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder
+from unembed.train import train
 
 INPUTS = [(5, 17, 3, 40), (8,), (59, 0, 1, 2, 3, 4, 5, 6), (5, 17, 4), (33, 33, 33, 33, 33)]
 
@@ -93,6 +96,16 @@ def test_stored_precisions(language_model: Path, tmp_path: Path, precision: str)
     assert all(prediction.search.loss < 1.5 for prediction in found)
 
 
+def test_what_collides_is_not_verified(language_model: Path, tmp_path: Path) -> None:
+    """Of two tokens whose states agree within the tolerance the closer is taken, and none is certain."""
+    model = embedder(language_model, layer=0)
+    rows = model.embed([written_ids(ids) for ids in INPUTS])
+    assert all(p.search.verified for p in run(model, tmp_path, rows))
+    found = run(model, tmp_path, rows, tolerance=1e9)  # of float32 states: anything is within it
+    assert [prediction.tokens for prediction in found] == INPUTS
+    assert not any(prediction.search.verified for prediction in found)
+
+
 def test_the_error_of_a_stored_number_by_hand() -> None:
     states = torch.tensor([127.0, 1.0])
     size = (127.0**2 / 2 + 0.5) ** 0.5
@@ -100,6 +113,26 @@ def test_the_error_of_a_stored_number_by_hand() -> None:
     assert sigma(states, "int8")[1] == pytest.approx((computed + 1 / 12) ** 0.5)
     assert sigma(states, "bf16")[0] == pytest.approx((computed + (127 / 256) ** 2 / 3) ** 0.5)
     assert sigma(states, "float32", noise=0.5)[1] == pytest.approx((computed + 2.0**-32 / 3 + 0.25) ** 0.5)
+
+
+@pytest.mark.parametrize("preset", ["kv", "permuted"])
+def test_a_preset_from_texts_to_metrics(
+    language_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
+) -> None:
+    monkeypatch.setenv("UNEMBED_PERMUTATION_KEY", "f" * 32)
+    texts = [" ".join(f"w{(7 * text + 3 * place) % 59}" for place in range(3 + text)) for text in range(4)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    settings = {
+        "embedder.model": language_model, "embedder.layer": 2, "datamodule.source.min_length": 3,
+        "datamodule.source.max_length": 6, "datamodule.source.source.test": tmp_path / "texts.jsonl",
+        "attack.reader_texts": 16, "attack.reader_steps": 20, "run_dir": tmp_path / "run", "cache_dir": tmp_path / "c",
+        "trainer.accelerator": "cpu",
+    }  # fmt: skip
+    train(
+        launch.compose("train", [f"experiment=inside/{preset}", *(f"{key}={value}" for key, value in settings.items())])
+    )
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text("utf-8"))
+    assert (metrics["token_exact"], metrics["claims"], metrics["false_discovery_rate"]) == (100, 4, 0)
 
 
 def test_other_observations_are_refused(language_model: Path, tmp_path: Path) -> None:
