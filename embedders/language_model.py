@@ -270,6 +270,22 @@ class LanguageModelEmbedder:
         weight: Tensor = self._model.get_input_embeddings().weight
         return weight.detach()[: self.inputs]
 
+    @cached_property
+    def output_vectors(self) -> Tensor:
+        """The rows (V, hidden) whose products with the last hidden state are the logits.
+
+        Raises:
+            InputError: The logits have a bias, or are changed after the product.
+        """
+        head, config = self._model.get_output_embeddings(), self._model.config
+        if head.bias is not None or getattr(config, "final_logit_softcapping", None):
+            raise InputError(
+                f"embedder.model={self.name}: its logits are not products of one matrix with the last hidden state, "
+                "which embedder=log_ratios needs; take embedder=language_model"
+            )
+        weight: Tensor = head.weight
+        return weight.detach()
+
     @property
     def device(self) -> torch.device:
         """The model's device."""
