@@ -138,7 +138,7 @@ class Bench:
         print(json.dumps({**self.keys, **values}), flush=True)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--texts", type=Path, required=True, help="JSON lines with a field text")
@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--most", type=int, default=2, help="tokens of the prompt of the exhaustive search")
     parser.add_argument("--parts", nargs="+", default=["float32"])
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     bench = Bench(options)
     prompts = bench.prompts[: options.prompts]
     for part in options.parts:

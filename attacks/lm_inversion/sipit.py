@@ -43,7 +43,6 @@ _COMPUTED = 2.0**-16  # error of a float32 state, of its root mean square: sums 
 _STORED = {"float32": 2.0**-16, "bf16": 2.0**-8, "fp16": 2.0**-11}  # largest error, of a number
 _NEAR = 128  # first tokens that a first state is compared with exactly
 _NOISY = 32  # candidates at least that a noisy state is compared with: the closest may not be the first within it
-
 _FAR = 1e6  # squared errors beyond it say no more: the first token of a text may be taken for another
 
 
@@ -106,7 +105,8 @@ class Sipit(Attack):
         self.check(model)
         layout = model.layout
         width, rest = divmod(targets.vectors.shape[1], layout.tokens)
-        if rest or width > layout.width or (layout.cached and width < layout.width):
+        whole = layout.cached is not None or self.unknown == "dimensions"
+        if rest or width > layout.width or (whole and width < layout.width):
             raise InputError(
                 f"the targets have shape {tuple(targets.vectors.shape)}; what is observed of {model.name} has width "
                 f"{layout.dimension} ({layout})"
