@@ -29,7 +29,8 @@ from torch import Tensor
 
 from unembed.core.errors import InputError
 from unembed.embedders.base import fingerprint_of
-from unembed.embedders.language_model import LanguageModelEmbedder, Seen
+from unembed.embedders.language_model import LanguageModelEmbedder
+from unembed.embedders.outputs import Seen
 
 _LOGITS_AT_ONCE = 2**24  # 64 MB
 _PENALTY = 1e-8  # of |h|^2: float32 logits have errors of 1e-4 or less where h has coordinates of about 1

@@ -22,8 +22,9 @@ from torch import Tensor
 from unembed.core.errors import InputError
 from unembed.core.matmul import use_onednn
 from unembed.embedders.base import DType, Embedder, batches_of, fingerprint_of, loading, resolve_device
-from unembed.embedders.language_model import LanguageModelEmbedder, Observation
+from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.embedders.model_files import ModelFiles, locate
+from unembed.embedders.outputs import Observation
 
 Pooling = Literal["mean", "cls", "pooler", "last"]
 

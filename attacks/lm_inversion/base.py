@@ -24,7 +24,8 @@ from unembed.attacks.refine.refining import Refiner
 from unembed.core.errors import InputError
 from unembed.core.examples import written_ids
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.language_model import LanguageModelEmbedder, Observation, Seen
+from unembed.embedders.language_model import LanguageModelEmbedder
+from unembed.embedders.outputs import Observation, Seen
 from unembed.embedders.transformer import WhiteBox
 
 Kind = TypeVar("Kind")

@@ -22,7 +22,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unembed.attacks.parts.batch_cache import SearchState
-from unembed.embedders.language_model import Seen
+from unembed.embedders.outputs import Seen
 from unembed.embedders.transformer import WhiteBox
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.sources.token_inputs import CutTexts, RandomTokens
 from unembed.defenses.identity import Identity
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.language_model import LanguageModelEmbedder, Observation
+from unembed.embedders.language_model import LanguageModelEmbedder
+from unembed.embedders.outputs import Observation
 
 
 @pytest.fixture(scope="module")

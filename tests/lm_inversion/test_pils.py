@@ -14,8 +14,8 @@ from support.tiny_models import VOCABULARY
 from unembed import launch
 from unembed.attacks.lm_inversion.pils import WhitenedSteps
 from unembed.core.errors import InputError
-from unembed.embedders.language_model import Seen
 from unembed.embedders.log_ratios import LogRatioEmbedder, independent_rows, least_squares
+from unembed.embedders.outputs import Seen
 from unembed.train import train
 
 TEXTS = ["w3 w1 w4", "w1", "w5 w9 w2", "w6 w5"]

@@ -19,8 +19,9 @@ from unembed.attacks.parts.batch_cache import BatchCache, SearchState
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.language_model import LanguageModelEmbedder, Observation
+from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.embedders.minilm import MiniLM
+from unembed.embedders.outputs import Observation
 
 
 @pytest.fixture(scope="module")

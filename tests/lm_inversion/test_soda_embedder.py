@@ -14,8 +14,8 @@ from unembed.attacks.lm_inversion.soda_embedder import SodaEmbedder
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.embedders.language_model import Observation
 from unembed.embedders.minilm import MiniLM
+from unembed.embedders.outputs import Observation
 from unembed.embedders.transformer import RelaxedEncoder
 
 TEXTS = ["dogs bark", "i live in paris now"]
