@@ -1,9 +1,9 @@
 """What hidden states, keys and values disclose of prompts: attack=sipit on a real model (docs/lm_inversion.md).
 
-    python benchmarks/prepare_smollm2.py ...
-    python benchmarks/hidden_states.py --model <folder> --texts qnli.jsonl --layer 15 --prompts 200 --parts float32 bf16
-    python benchmarks/hidden_states.py --model <folder> --texts qnli.jsonl --layer 8 --cached k --prompts 48
-    python benchmarks/hidden_states.py --model <folder> --texts qnli.jsonl --layer 8 --prompts 24 --parts protections
+    python benchmarks/prepare_smollm2.py --output smollm2
+    python benchmarks/hidden_states.py --model smollm2 --texts qnli.jsonl --layer 15 --prompts 200 --parts float32 bf16
+    python benchmarks/hidden_states.py --model smollm2 --texts qnli.jsonl --layer 8 --cached k --prompts 48
+    python benchmarks/hidden_states.py --model smollm2 --texts qnli.jsonl --layer 8 --prompts 24 --parts protections
 
 Prompts are texts of at least 8 tokens, cut to 64. Parts: a precision of the states; ``alone``, one prompt after the
 other; ``exhaustive``, all tokens at each position of the first prompt's first ``--most`` tokens; ``protections``, each
