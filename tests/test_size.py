@@ -17,16 +17,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SLACK = 1.02
 CEILINGS = {
-    "lines of source": 39_260,
-    "code tokens of source": 281_200,
-    "files of source": 225,
+    "lines of source": 40_500,
+    "code tokens of source": 290_800,
+    "files of source": 235,
     "lines of the longest file": 440,
     "lines of command line, checks and run directory": 5_280,
-    "configurations": 250,
+    "configurations": 260,
     "pages": 24,
-    "words of the pages": 37_490,
-    "lines of tests": 30_890,
-    "lines of benchmarks": 7_090,
+    "words of the pages": 38_900,
+    "lines of tests": 31_520,
+    "lines of benchmarks": 7_260,
 }
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
            tokenize.ENDMARKER)  # fmt: skip
