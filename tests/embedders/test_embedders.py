@@ -26,7 +26,7 @@ from unembed.embedders.transformer import TransformerEmbedder
 CONFIGS = sorted(
     path
     for path in (ROOT / "configs" / "embedder").glob("*.yaml")
-    if not path.stem.startswith(("openai", "language_model"))
+    if not path.stem.startswith(("openai", "language_model", "log_ratios"))
 )
 WORDS = "the a cat dog sat on mat my name is ada and i live in paris query".split()  # noqa: SIM905
 TEXTS = ["the cat", "my name is ada and i live in paris", "a dog sat on the mat", "cat"]
