@@ -173,3 +173,8 @@ def test_the_shipped_attacker_reads_more_with_it() -> None:
     cosines = [(attacker.embed(found) * vectors).sum(1) for found in (before, after)]
     assert (cosines[1] > cosines[0] + 0.02).all()
     assert list(attacker._reader(120).attack.refiners.named) == ["sentences"]
+
+
+def test_a_search_that_is_asked_for_is_not_replaced() -> None:
+    attacker = unembed.load("minilm", "attack/refine=[lexicon]")
+    assert launch.search_of(attacker.session.config, attacker.session.run) == "lexicon"

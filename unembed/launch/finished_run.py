@@ -136,8 +136,9 @@ def stored_config(
 
 def search_of(config: DictConfig, run: Path) -> str:
     """The search that a run is read with: the one that it has, or has what it needs for, or lexicon search."""
-    own, prepared = config.attack.get("refine") or {}, run / layout.ARTIFACTS / "refine"
-    return next((name for name in _SEARCHES if name in own or (prepared / name).is_dir()), "lexicon")
+    own = [name for name in _SEARCHES if name in (config.attack.get("refine") or {})]
+    prepared = [name for name in _SEARCHES if (run / layout.ARTIFACTS / "refine" / name).is_dir()]
+    return [*own, *prepared, "lexicon"][0]
 
 
 def _with_vectors(words: Sequence[str]) -> Sequence[str]:
