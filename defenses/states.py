@@ -16,6 +16,7 @@ from torch import Tensor
 from unembed.core.examples import Example
 from unembed.defenses.base import BaseDefense, Defense, Fitted, Role, perturbs
 from unembed.defenses.chain import Chain
+from unembed.embedders.hidden_states import present
 
 
 def of_states(defense: Defense, tokens: int) -> Defense:
@@ -31,37 +32,37 @@ class OfStates(BaseDefense):
 
     def __init__(self, defense: Defense, tokens: int) -> None:
         self.defense, self.tokens = defense, tokens
-        self.perturbs = perturbs(defense)
+        self.perturbs, self._of_texts = perturbs(defense), getattr(defense, "of_positions", False)
 
     def output_dimension(self, dimension: int) -> int:
-        if getattr(self.defense, "of_positions", False):
+        if self._of_texts:
             return dimension
         return self.tokens * self.defense.output_dimension(dimension // self.tokens)
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
         """Defended rows, (n, tokens * d) -> (n, output_dimension)."""
-        states, present, owners = self._states(embeddings, examples)
-        if getattr(self.defense, "of_positions", False):
+        states, here, owners = self._states(embeddings, examples)
+        if self._of_texts:
             defended = torch.cat(
-                [self.defense(row[here], [example], role, epoch)
-                 for row, here, example in zip(states, present, examples, strict=True)]
+                [self.defense(row[own], [example], role, epoch)
+                 for row, own, example in zip(states, here, examples, strict=True)]
             )  # fmt: skip
         else:
-            defended = self.defense(states[present], owners, role, epoch)
-        rows = defended.new_zeros(*present.shape, defended.shape[1])
-        rows[present] = defended
+            defended = self.defense(states[here], owners, role, epoch)
+        rows = defended.new_zeros(*here.shape, defended.shape[1])
+        rows[here] = defended
         return rows.flatten(1)
 
     def _states(self, rows: Tensor, examples: Sequence[Example]) -> tuple[Tensor, Tensor, list[Example]]:
         """States (n, T, d), which of them a text has (n, T), and an example for each, with noise of its own."""
         states = rows.view(len(rows), self.tokens, -1)
-        present = states.any(dim=-1).flip(1).cumsum(dim=1).flip(1) > 0
+        here = present(states)
         owners = [
             replace(example, text=f"{example.text} {position}")
-            for example, here in zip(examples, present, strict=True)
-            for position in range(int(here.sum()))
+            for example, count in zip(examples, here.sum(dim=1).tolist(), strict=True)
+            for position in range(count)
         ]
-        return states, present, owners
+        return states, here, owners
 
 
 class EstimatedOfStates(OfStates):
@@ -70,8 +71,8 @@ class EstimatedOfStates(OfStates):
     defense: Fitted
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        states, present, owners = self._states(embeddings, examples)
-        self.defense.fit(states[present], owners)
+        states, here, owners = self._states(embeddings, examples)
+        self.defense.fit(states[here], owners)
 
     def state(self) -> dict[str, Tensor]:
         return self.defense.state()

@@ -40,6 +40,11 @@ def reduced(states: Tensor, precision: Precision) -> Tensor:
     return states.clamp(-most, most).to(kind).float()
 
 
+def present(states: Tensor) -> Tensor:
+    """Which positions of rows of states (B, T, d) a text has, (B, T) bool: all up to the last that is not zero."""
+    return states.any(dim=-1).flip(1).cumsum(dim=1).flip(1) > 0  # the embedding of a padding token may be zero too
+
+
 @dataclass(frozen=True, slots=True)
 class StateLayout:
     """The layout of a row of states.
@@ -80,8 +85,7 @@ class StateLayout:
     def parse(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """States (B, T, w) and how many of them each text has, (B,); w < d where a defense left fewer dimensions."""
         states = rows.view(len(rows), self.tokens, -1)
-        places = torch.arange(1, self.tokens + 1, device=rows.device)
-        return states, (states.any(dim=-1) * places).amax(dim=1)  # the embedding of a padding token may be zero too
+        return states, present(states).sum(dim=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ float32, as the exact check of a candidate requires. White-box attacks access th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any, Literal
@@ -236,6 +236,12 @@ class LanguageModelEmbedder:
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Observations of ``texts``, (n, d) float32 on the CPU; inputs of equal length are batched."""
         rows = torch.empty(len(texts), self.dimension)
+        for places, ids in self.batches(texts):
+            rows[places] = self.observe(ids).cpu()
+        return rows
+
+    def batches(self, texts: Sequence[str]) -> Iterator[tuple[list[int], Tensor]]:
+        """Places of texts of equal length, as many as are run at once, and their ids (B, n) int64."""
         _ = self._loaded  # report a tokenizer that does not fit the model before wrong ids
         by_length: dict[int, list[int]] = {}
         inputs = [self.ids(text) for text in texts]
@@ -247,8 +253,7 @@ class LanguageModelEmbedder:
                 together = max(1, _TOKENS_AT_ONCE // length)
             for begin in range(0, len(places), together):
                 chosen = places[begin : begin + together]
-                rows[chosen] = self.observe(torch.tensor([inputs[place] for place in chosen])).cpu()
-        return rows
+                yield chosen, torch.tensor([inputs[place] for place in chosen])
 
     @torch.no_grad()
     def observe(self, ids: Tensor) -> Tensor:

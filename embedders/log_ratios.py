@@ -32,7 +32,6 @@ from unembed.embedders.base import fingerprint_of
 from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.embedders.outputs import Seen
 
-_LOGITS_AT_ONCE = 2**24  # 64 MB
 _PENALTY = 1e-8  # of |h|^2: float32 logits have errors of 1e-4 or less where h has coordinates of about 1
 
 
@@ -85,12 +84,8 @@ class LogRatioEmbedder:
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Log-ratios of ``texts``, (n, m x d) float32 on the CPU."""
         model, found = self.language_model, torch.empty(len(texts), self.dimension)
-        lengths = [len(model.ids(text)) for text in texts]
-        order = sorted(range(len(texts)), key=lengths.__getitem__)  # inputs of one length are run together
-        together = max(1, _LOGITS_AT_ONCE // (model.observation.vocabulary * model.observation.output_tokens))
-        for begin in range(0, len(order), together):
-            places = order[begin : begin + together]
-            seen = model.observation.parse(model.embed([texts[place] for place in places]))
+        for places, ids in model.batches(texts):
+            seen = model.observation.parse(model.observe(ids).cpu())
             found[places] = self.ratios(seen).flatten(1).float()
         return found
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unembed.embedders.hidden_states import Inside
 from unembed.embedders.language_model import LanguageModelEmbedder
 
 TOGETHER = 512  # tokens of a forward pass to a layer: more are no faster on a CPU
@@ -106,10 +105,6 @@ def _pairs(model: LanguageModelEmbedder, count: int, generator: torch.Generator)
     """States (N, w), their tokens (N,), and the forward passes that it took."""
     texts = model.written(count, min(_TOKENS, model.max_tokens))
     blocks, device = model.blocks, model.device
-
-    def seen(inside: Inside, position: int) -> Tensor:
-        return unturned(inside.observed(model.layout.cached), position, model)
-
     states, ids = [], []
     for part in torch.split(texts.to(device), max(1, TOGETHER // texts.shape[1])):
         whole = blocks.run(part).observed(model.layout.cached)
@@ -121,6 +116,7 @@ def _pairs(model: LanguageModelEmbedder, count: int, generator: torch.Generator)
         sampled = torch.randint(model.inputs, (_AFTER_EACH, _SAMPLED), generator=generator).to(device)
         for rows in torch.split(torch.arange(_AFTER_EACH, device=device), TOGETHER // _SAMPLED):
             cache = blocks.run(prefixes[rows]).cache
-            states.append(seen(blocks.run(sampled[rows], cache), position).flatten(0, 1))
+            after = blocks.run(sampled[rows], cache).observed(model.layout.cached)
+            states.append(unturned(after, position, model).flatten(0, 1))
             ids.append(sampled[rows].flatten())
     return torch.cat(states), torch.cat(ids), texts.numel() + sum(map(len, ids))
