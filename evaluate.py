@@ -5,6 +5,7 @@
     python evaluate.py run=<dir> attack.decoding.beams=1 datamodule.limit_test=100
     python evaluate.py run=<dir> defense=noise defense.level=0.01              # a naive attacker, unaware of it
     python evaluate.py run=<dir> attack/decoding=sampling trials=10 compare=<dir> # means of ten trials, and a t-test
+    python evaluate.py run=<dir> experiment=strongest                  # with the run's search, 300 queries a text
     python evaluate.py run=<dir> experiment=tradeoff collection=<dir>  # privacy against search quality, by defense
     python evaluate.py run=<dir> callbacks=iterative_correction logger=wandb   # metrics and curve in a logger, too
 
@@ -50,7 +51,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         trials.compare(trials.find(run, "run"), other)
         return
     check_devices(config.trainer)
-    session = Session.open(run, config)
+    session = Session.open(run, launch.with_queries(config, run, settings.max_queries))
     session.check()
     seed_everything(config.seed, workers=True, verbose=False)
     if session.run_trials(output, settings.trials, session.checkpoint(settings.ckpt_path), settings.other_data):

@@ -44,7 +44,7 @@ def beside(
     parts = [text(MARGIN + 12 + number * width, 24, head, "key") for number, head in enumerate(heads)]
     for number, chart in enumerate(charts):
         place = f'x="{MARGIN + number * width:g}" y="{top}" width="{width:g}" height="{height:g}"'
-        parts.append(Markup(str(chart).replace("<svg ", f"<svg {place} ", 1)))
+        parts.append(Markup(str(chart).replace("<svg ", f'<svg {place} preserveAspectRatio="xMidYMin" ', 1)))
     for number, name in enumerate(key):
         x = MARGIN + 34 + len(charts) * width / KEYS_A_ROW * (number % KEYS_A_ROW)
         y = top + height + 24 + KEY_HEIGHT * (number // KEYS_A_ROW)

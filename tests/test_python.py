@@ -141,6 +141,20 @@ def test_without_a_limit_it_reads_what_the_command_reads(
     assert asked(attacker) > 12
 
 
+def test_the_command_reads_with_the_queries_of_python(
+    run: Path, attacker: unembed.Attacker, vectors: np.ndarray, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "mine.npy", vectors)
+    words = [f"run={run}", f"vectors={tmp_path}/mine.npy"]
+    invert(*launch.on_run("invert", [*words, "max_queries=0"]))
+    assert [row["text"] for row in read_lines(tmp_path / "mine.npy.texts.jsonl")] == attacker.invert(vectors)
+
+    settings, config = launch.on_run("evaluate", [f"run={run}", "experiment=strongest"])
+    searching = launch.with_queries(config, run, settings.max_queries).attack
+    assert {name: refiner.max_queries for name, refiner in searching.refine.items()} == {"lexicon": 300}
+    assert searching.decoding.rerank == 0
+
+
 def test_an_attack_that_needs_queries_says_so(run: Path, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(geia.GEIA, "asks_embedder", True)
     attacker = unembed.load(run)

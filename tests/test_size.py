@@ -21,12 +21,12 @@ CEILINGS = {
     "code tokens of source": 290_800,
     "files of source": 235,
     "lines of the longest file": 440,
-    "lines of command line, checks and run directory": 5_280,
+    "lines of command line, checks and run directory": 5_330,
     "configurations": 260,
     "pages": 24,
-    "words of the pages": 38_900,
-    "lines of tests": 31_520,
-    "lines of benchmarks": 7_260,
+    "words of the pages": 39_700,
+    "lines of tests": 31_540,
+    "lines of benchmarks": 7_400,
 }
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
            tokenize.ENDMARKER)  # fmt: skip

@@ -15,14 +15,13 @@ import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from hydra.errors import InstantiationException
 from numpy.typing import NDArray
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
 from unembed import launch
 from unembed.core.atomic_files import read_json
@@ -190,13 +189,9 @@ class Attacker:
         from unembed.session import Session
 
         if self._opened is None or self._opened[0] != max_queries:
-            session = Session.open(self.session.run, _limited(self.session.config, self.session.run, max_queries))
+            run = self.session.run
+            session = Session.open(run, launch.with_queries(self.session.config, run, max_queries))
             session.embedder = self.session.embedder
-            if max_queries is not None and session.attack.asks_embedder:
-                raise InputError(
-                    f"max_queries={max_queries}: {type(session.attack).__name__} corrects its texts with the embedder; "
-                    "max_queries=None inverts as the run is configured, and its own settings limit the queries"
-                )
             with _own_random_numbers():
                 attack = session.restored_attack(session.oracle, session.dimension, self.settings.ckpt_path)
             attack = attack if self.device is None else attack.to(self.device)
@@ -332,23 +327,6 @@ def _array(vectors: Any) -> NDArray[Any]:
         return np.asarray(vectors)
     except (ValueError, TypeError) as error:
         raise InputError(f"vectors={ARRAY}: expected an array (n, d): {error}") from error
-
-
-def _limited(config: DictConfig, run: Path, max_queries: int | None) -> DictConfig:
-    """The configuration of a run whose attack has at most so many texts embedded for a vector; None: as it is."""
-    if max_queries is None:
-        return config
-    if max_queries < 0:
-        raise InputError(f"max_queries={max_queries}: must be at least 0, or None")
-    limited = deepcopy(config)
-    with open_dict(limited):
-        if "rerank" in (limited.attack.get("decoding") or {}):
-            limited.attack.decoding.rerank = 0
-        own, name = limited.attack.pop("refine", None) or {}, launch.search_of(config, run)
-        if max_queries:
-            limited = launch.amend(limited, [f"attack/refine=[{name}]"])
-            limited.attack.refine[name].update({**(own.get(name) or {}), "max_queries": max_queries, "required": True})
-    return limited
 
 
 def _lines(**values: Any) -> list[str]:

@@ -6,6 +6,7 @@ Those of the attacks are in test_attack_benchmarks.py, those of language models 
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib.util
 import json
 import runpy
@@ -242,3 +243,14 @@ def test_stores_are_read(kind: str, benchmarks: Benchmarks, tmp_path: Path) -> N
     found = benchmarks.result("stores", address, "--dimension=8", "--limit=10")
     assert (found["rows"], found["sample"]) == (40, 10)
     assert bool(found["texts_per_s"]) == (kind == "qdrant")
+
+
+def test_the_standing_results_are_those_of_results(benchmarks: Benchmarks) -> None:
+    standing = benchmarks.load("standing")
+    page = standing.PAGE.read_text(encoding="utf-8")
+    assert page == standing.with_table(page), "run python benchmarks/standing.py"
+    assert standing.CHART.read_text(encoding="utf-8") == standing.chart()
+    with (FOLDER.parent / "results" / "lexicon.csv").open(encoding="utf-8", newline="") as file:
+        rows = {(row["row"], row["metric"]): row for row in csv.DictReader(file)}
+    found = rows["sentence search, 300 queries", "token_f1"]
+    assert f"| {found['value']} ({float(found['low']):.0f} to {float(found['high']):.0f}) |" in page

@@ -90,7 +90,7 @@ def of_an_evaluation(choice: tuple[str, str]) -> bool:
     """Whether it is an experiment of evaluate.py; other tests run them."""
     group, option = choice
     text = (ROOT / "configs" / group / f"{option}.yaml").read_text(encoding="utf-8") if group == "experiment" else ""
-    return re.search(r"^tradeoff:", text, flags=re.MULTILINE) is not None
+    return re.search(r"^(tradeoff|max_queries):", text, flags=re.MULTILINE) is not None
 
 
 def combined(choices: Sequence[tuple[str, str]]) -> list[list[tuple[str, str]]]:

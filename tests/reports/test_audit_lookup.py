@@ -15,6 +15,7 @@ from support import tiny_settings
 from support.files import load, write_lines
 from support.places import Place
 from unembed import launch
+from unembed.attacks.refine.lexicon.words import WordSources
 from unembed.audit.attackers import Lookup, among_others, closest
 from unembed.audit.results import Reading, Truth
 from unembed.commands import audit
@@ -152,12 +153,16 @@ def test_of_two_texts_the_one_with_the_nearer_vector_is_taken() -> None:
 
 @pytest.mark.slow
 def test_attackers_of_other_runs_and_with_search_stand_beside_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    lexicon = "attack.refine.lexicon"
-    few = [f"{lexicon}.vocabulary=false", f"{lexicon}.numbers=0", f"{lexicon}.max_queries=10"]
-    monkeypatch.setattr(audit, "SEARCH", [*audit.SEARCH, *few])
+    monkeypatch.setattr(WordSources, "public", lambda self, embedder: [])  # words of the training text are enough
     other = neighbour(place).train("other")
     found = audited(
-        place, "several", f"also={other}", "search=true", "lookup=0", "limit=6", f"texts={place.base / 'truth.jsonl'}"
+        place,
+        "several",
+        f"also={other}",
+        "max_queries=10",
+        "lookup=0",
+        "limit=6",
+        f"texts={place.base / 'truth.jsonl'}",
     )
     names = [one["name"] for one in found["attackers"]]
     assert names == ["attack", "other", "search", "search", "closest"]

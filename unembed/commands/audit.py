@@ -3,7 +3,7 @@
     unembed audit run=<dir> vectors=mine.npy                      # <run>/audits/<time>/audit.html and audit.json
     unembed audit run=<dir> vectors=chroma:db texts=truth.jsonl   # measured where true texts are known
     unembed audit run=<dir> vectors=mine.npy 'defenses=["defense=noise defense.level=0.02"]' --show-text
-    unembed audit run=<dir> vectors=mine.npy also=minilm search=true  # several attackers side by side; search is slow
+    unembed audit run=<dir> vectors=mine.npy also=minilm max_queries=300  # several attackers, and each with a search
     unembed audit run=<dir> vectors=mine.npy fail_on='readable>5'  # exit code 3 if the interval reaches above 5 %
 
 It estimates what share of the store this attacker reads, which kinds of entities leak, which rows are most exposed, and
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from unembed import launch
 from unembed.core.errors import InputError
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from unembed.datamodules.vector_stores.sampling import VectorStore
     from unembed.session import Session
 
-SEARCH = ["attack/refine=[{name}]", "attack.refine.{name}.max_queries=100"]  # what search=true adds to an attack
 EXCEEDED = 3  # exit code where a threshold is exceeded; 1 is an error, 2 bad input
 
 
@@ -173,7 +172,7 @@ def audited(settings: DictConfig, config: DictConfig, opened: Callable[[int], Ve
     unchanged = same_attack(config, session, settings.ckpt_path)
     known = held_out(rows, unchanged, reader, lambda: service.embed(references, "scoring"))
     texts = reader.texts("store", sample.vectors, sample.positions)
-    most = (SEARCHED if settings.search else TESTED) if others else len(rows)
+    most = (SEARCHED if settings.max_queries else TESTED) if others else len(rows)
     tested = evenly(range(len(rows)), most)
     truth = [truths.get(place) for place in sample.positions]
     audited_rows = AuditedRows(sample, stored, truth, truths_of([rows[place] for place in tested]))
@@ -205,7 +204,7 @@ def audited(settings: DictConfig, config: DictConfig, opened: Callable[[int], Ve
 
 def _others(settings: DictConfig, config: DictConfig) -> list[tuple[Literal["other", "search"], str, Session]]:
     """Name, label and session of the attackers of ``also``, and of all with a search if that is wanted."""
-    from omegaconf import OmegaConf
+    from hydra.utils import get_class
 
     from unembed.session import Session
 
@@ -220,12 +219,12 @@ def _others(settings: DictConfig, config: DictConfig) -> list[tuple[Literal["oth
     others: list[tuple[Literal["other", "search"], str, Session]] = [
         ("other", label, Session.open(run, other)) for label, run, other in runs[1:]
     ]
-    for label, run, other in runs if settings.search else []:
+    for label, run, other in runs if settings.max_queries else []:
         name = launch.search_of(other, run)
-        if name in (other.attack.get("refine") or {}):  # it searches already
-            continue
-        amended = launch.amend(other, [line.format(name=name) for line in SEARCH])
-        OmegaConf.resolve(amended)
+        attack: Any = get_class(other.attack["_target_"])
+        if name in (other.attack.get("refine") or {}) or attack.asks_embedder:
+            continue  # it searches already
+        amended = launch.with_queries(other, run, settings.max_queries)
         title = "lexicon search" if name == "lexicon" else "a search over sentences"
         others.append(("search", f"{label}, with {title}", Session.open(run, amended)))
     return others

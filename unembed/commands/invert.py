@@ -1,6 +1,7 @@
 """Invert a file of vectors with a finished run and write the recovered texts.
 
     unembed invert run=<dir> vectors=mine.npy            # writes mine.npy.texts.jsonl: index, text, cosine
+    unembed invert run=minilm vectors=mine.npy experiment=strongest   # the run's search, with 300 queries a vector
 
 The cosine compares the re-embedded text with the given vector: close to 1, the text is probably right.
 Vectors whose lengths or directions do not match the run's embedder are refused, since the attack would turn them into
@@ -26,7 +27,11 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
 
     output, attacker = Path(settings.output), Attacker(settings, config)
     read = attacker.read(
-        Path(settings.vectors), None, cosines=True, trusted=settings.trust_vectors, limit=settings.limit
+        Path(settings.vectors),
+        settings.max_queries,
+        cosines=True,
+        trusted=settings.trust_vectors,
+        limit=settings.limit,
     )
     write_json_lines(
         output,

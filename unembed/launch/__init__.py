@@ -9,8 +9,8 @@ this package and of unembed.runs raise InputError for what the user can correct.
 """
 
 from unembed.launch.checking import check
-from unembed.launch.composing import amend, plain
-from unembed.launch.finished_run import DefensePoint, compose, defense_points, on_run, search_of
+from unembed.launch.composing import amend, plain, search_of, with_queries
+from unembed.launch.finished_run import DefensePoint, compose, defense_points, on_run
 from unembed.launch.locations import find_run
 from unembed.launch.running import main
 
@@ -25,4 +25,5 @@ __all__ = [
     "on_run",
     "plain",
     "search_of",
+    "with_queries",
 ]

@@ -80,11 +80,11 @@ def _duration(limit: Any) -> Any:
 _HINTS: dict[str, Any] = {
     "seed": NonNegativeInt, "lookup": NonNegativeInt,
     "trials": PositiveInt, "batch_size": PositiveInt, "defense_limit": PositiveInt, "exposed": PositiveInt,
-    "limit": PositiveInt | None,
+    "limit": PositiveInt | None, "max_queries": NonNegativeInt | None,
     "false_positives": Annotated[float, Field(gt=0, lt=100)], "readable": Annotated[float, Field(gt=0, le=100)],
     "trainer.max_steps": Annotated[int, Field(ge=-1)], "trainer.max_epochs": Annotated[int, Field(ge=-1)] | None,
     "trainer.max_time": Annotated[Any, AfterValidator(_duration)],
-    "search": bool, "show_text": bool, "trust_vectors": bool, "defense.adaptive": bool,
+    "show_text": bool, "trust_vectors": bool, "defense.adaptive": bool,
     "defense.hypotheses": Literal["clean", "defended"],
     "defenses": list[str], "trust": str | list[str], "calibration": str | list[str], "also": str | list[str] | None,
     **dict.fromkeys(("objective", "run_dir", "cache_dir", "output_dir", "vectors", "output", "candidates", "name",

@@ -25,6 +25,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
+from hydra.utils import get_class
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -43,9 +44,11 @@ from unembed.launch.overrides import (
     root_of,
     without,
 )
+from unembed.runs import layout
 
 PRESETS = ("experiment", "stage", "debug")  # groups that set values in other groups
 OPTIONAL = ("denoiser",)  # groups that a run need not have chosen
+_SEARCHES = ("sentences", "lexicon")  # better ones first
 _PARAMS = "hydra.sweeper.params"
 _ERRORS = (HydraException, OmegaConfBaseException)
 
@@ -234,6 +237,40 @@ def amend(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
     amended, errors = survey_amended(config, overrides)
     raise_all(errors)
     return amended
+
+
+def search_of(config: DictConfig, run: Path) -> str:
+    """The search that a run is read with: the one that it has, or has what it needs for, or lexicon search."""
+    own = [name for name in _SEARCHES if name in (config.attack.get("refine") or {})]
+    prepared = [name for name in _SEARCHES if (run / layout.ARTIFACTS / "refine" / name).is_dir()]
+    return [*own, *prepared, "lexicon"][0]
+
+
+def with_queries(config: DictConfig, run: Path, max_queries: int | None) -> DictConfig:
+    """The configuration of a run whose attack has at most so many texts embedded for a vector; None: as it is.
+
+    0 leaves the decoder alone; above, the run's search has them.
+    """
+    if max_queries is None:
+        return config
+    if max_queries < 0:
+        raise InputError(f"max_queries={max_queries}: must be at least 0, or None")
+    attack: Any = get_class(config.attack["_target_"])
+    if attack.asks_embedder:
+        raise InputError(
+            f"max_queries={max_queries}: {attack.__name__} corrects its texts with the embedder; "
+            "max_queries=None inverts as the run is configured, and its own settings limit the queries"
+        )
+    limited = copy.deepcopy(config)
+    with open_dict(limited):
+        if "rerank" in (limited.attack.get("decoding") or {}):
+            limited.attack.decoding.rerank = 0
+        own, name = limited.attack.pop("refine", None) or {}, search_of(config, run)
+        if max_queries:
+            limited = amend(limited, [f"attack/refine=[{name}]"])
+            limited.attack.refine[name].update({**(own.get(name) or {}), "max_queries": max_queries, "required": True})
+            OmegaConf.resolve(limited)
+    return limited
 
 
 def survey_amended(

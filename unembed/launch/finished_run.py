@@ -69,7 +69,6 @@ MAY_CHANGE = (
 _OF_COMMAND = ("run_dir", "ckpt_path", "trust")  # always those of the command that resumes
 _SLOWER = 0.5  # of an origin's learning rates: the weights are trained already
 _WARMUP, _PASSES = 10, 4  # steps, and passes over the texts: more learn by heart (measured in docs/audit.md)
-_SEARCHES = ("sentences", "lexicon")  # better ones first
 _SAMPLE = 200  # vectors that tell which embedder made them
 _BLENDING = "unembed.callbacks.blending.Blending"
 
@@ -132,13 +131,6 @@ def stored_config(
     config.run_dir, config.cache_dir = str(directory), cache_dir or cache_of(cache, directory)
     move(config, {was: str(directory), cache: str(config.cache_dir)})
     return config
-
-
-def search_of(config: DictConfig, run: Path) -> str:
-    """The search that a run is read with: the one that it has, or has what it needs for, or lexicon search."""
-    own = [name for name in _SEARCHES if name in (config.attack.get("refine") or {})]
-    prepared = [name for name in _SEARCHES if (run / layout.ARTIFACTS / "refine" / name).is_dir()]
-    return [*own, *prepared, "lexicon"][0]
 
 
 def _with_vectors(words: Sequence[str]) -> Sequence[str]:
