@@ -23,8 +23,8 @@ CEILINGS = {
     "lines of the longest file": 440,
     "lines of command line, checks and run directory": 5_330,
     "configurations": 260,
-    "pages": 24,
-    "words of the pages": 39_700,
+    "pages": 26,
+    "words of the pages": 41_200,
     "lines of tests": 31_540,
     "lines of benchmarks": 7_400,
 }
