@@ -279,7 +279,7 @@ def _word_changes(
 ) -> Iterator[tuple[int, str]]:
     """Replaced, inserted and removed words of the first parents (lexicon/moves.py)."""
     jobs = [(place, parent) for place, own in enumerate(parents) for parent in own[:_CHANGED]]
-    given = [(Units.of(parent.text), parent.vector, populations[place].target) for place, parent in jobs]
+    given = [(lexicon.units(parent.text), parent.vector, populations[place].target) for place, parent in jobs]
     for (place, _), changes in zip(jobs, proposals(given, lexicon), strict=True):
         for changed in islice(changes, _MOVES):
             yield place, str(changed)

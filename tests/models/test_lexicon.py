@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.lexicon.language import Language, Units
+from unembed.attacks.refine.lexicon import refiner, words
+from unembed.attacks.refine.lexicon.language import PIECE, Language, Units
 from unembed.attacks.refine.lexicon.search import LexiconSearch
-from unembed.attacks.refine.lexicon.words import merged, read_words
+from unembed.attacks.refine.lexicon.words import continuations, merged, read_words
 from unembed.attacks.refine.refining import Refiners, Rerank
 from unembed.core.errors import InputError
 from unembed.embedders.base import QueryLimitError, fingerprint_of
@@ -28,6 +29,8 @@ NAMES, CITIES = ["Ada", "Bob", "Cleo", "Dan"], ["Paris", "Rome", "Oslo", "Lima"]
 TEXTS = [f"{name} went to {city} on Monday, and {other} stayed in {city}." for name in NAMES for city in CITIES
          for other in NAMES]  # fmt: skip
 STAFF = ["Zoltan", "Winifred", "Ottilie", "Mary Ann"]
+FRAME = "Yesterday {} told us about the trip to {}."
+TRIPS = [FRAME.format(name, city) for name in NAMES for city in CITIES]
 
 
 class Words:
@@ -103,7 +106,7 @@ def test_a_changed_text_is_found(tmp_path: Path, change: str) -> None:
 
 
 def test_a_search_begins_from_no_text_and_from_other_candidates(tmp_path: Path) -> None:
-    true = "Cleo stayed in Oslo."
+    true = "Monday, and Bob stayed"
     (found,), oracle = refined(tmp_path, [(true, "")], numbers=1, max_queries=150)
     assert 1 < oracle.queries.asked["attack"] < 150
     assert found.candidates == (true,)
@@ -161,13 +164,51 @@ def test_minilm_says_where_an_unseen_name_lies(tmp_path: Path) -> None:
     path = tmp_path / "staff.txt"
     path.write_text("\n".join(STAFF))
     pairs = [
-        (f"Yesterday {name} told us about the trip to {city}.", "Yesterday Cleo told us about the trip to Rome.")
-        for name in STAFF[:3]
-        for city in ("Oslo", "Lima")
+        (FRAME.format(name, city), FRAME.format("Cleo", "Rome")) for name in STAFF[:3] for city in ("Oslo", "Lima")
     ]
-    found, oracle = refined(tmp_path, pairs, MiniLM(), path=str(path), vocabulary=False)
+    found, oracle = refined(tmp_path, pairs, MiniLM(), texts=TRIPS, path=str(path), vocabulary=False)
     assert [one.candidates[0] for one in found] == [true for true, _ in pairs]
     assert oracle.queries.asked["attack"] < 40 * len(pairs)
+
+
+def test_minilm_says_how_a_name_that_no_list_has_is_spelt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "embedder_words", lambda embedder: ["sa", "fey", "mac", "ka", "no", "go"])
+    ends = ["fur", "a", "zin", "ide", "hir", "rm", "ku", "lun", "ga", "s", "ing", "son", "er", "ly", "in", "edd"]
+    monkeypatch.setattr(refiner, "continuations", lambda embedder: {PIECE + end: f"za{end}" for end in ends})
+    names = ["Safura", "Feyzin", "Kahir", "Gorm"]
+    pairs = [(FRAME.format(name, "Oslo"), FRAME.format("Cleo", "Rome")) for name in names]
+    found, oracle = refined(tmp_path, pairs, MiniLM(), texts=TRIPS, numbers=0)
+    assert [one.candidates[0] for one in found] == [true for true, _ in pairs]
+    assert oracle.queries.asked["attack"] < 40 * len(pairs)
+
+
+def test_ends_of_words_are_those_of_the_embedders_vocabulary() -> None:
+    embedder = MiniLM()
+    found = continuations(embedder)
+    assert found[f"{PIECE}zin"] == "zazin"
+    for piece, word in list(found.items())[::100]:
+        assert embedder.tokenizer.tokenize(word)[1:] == [piece.replace(PIECE, "##")]
+    assert continuations(Words()) == {}
+
+
+def test_pieces_are_parts_of_the_word_before_them() -> None:
+    units = Units(("Fey", f"{PIECE}zin", "went"), ("", "", " "), ".")
+    assert str(units) == "Feyzin went."
+    assert str(units.inserted(2, f"{PIECE}a")) == "Feyzina went."
+    assert str(units.replaced(1, "Ada")) == "Fey Ada went."
+    assert str(units.ordered([2, 0, 1])) == "went Feyzin."
+    language = Language.count(TEXTS)
+    assert language.follows("feyzin", f"{PIECE}a") > language.follows("ada", f"{PIECE}a")
+    assert language.follows(".", f"{PIECE}a") < -10
+
+
+def test_an_unknown_word_stands_where_rare_words_stand() -> None:
+    texts = [f"we gave {name} a cup of tea" for name in ("ada", "bob", "cleo", "dan")] * 3 + [
+        "we had a cup of tea"
+    ] * 30
+    language = Language.count(texts)
+    assert language.follows("gave", "zoltan") > language.follows("cup", "zoltan")
+    assert language.follows("zoltan", "a") > language.follows("zoltan", "cup")
 
 
 def test_a_target_does_not_depend_on_its_neighbours(tmp_path: Path) -> None:

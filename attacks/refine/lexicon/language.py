@@ -23,13 +23,14 @@ from pathlib import Path
 from unembed.core import limits
 from unembed.core.atomic_files import read_json, write_file
 
-UNIT = re.compile(r"\w+|[^\w\s]")
-_ATTACHED = frozenset(".,;:!?%)]}'")  # no space before these where they are inserted
+PIECE = "\ue000"  # a character without a meaning before a piece that continues the word before it: Jasmin|\ue000ka
+UNIT = re.compile(rf"{PIECE}?\w+|[^\w\s]")
+_ATTACHED = (*".,;:!?%)]}'", PIECE)  # no space before these where they are inserted
 
 
 @dataclass(frozen=True)
 class Units:
-    """Words and punctuation marks of a text."""
+    """Words, pieces of words and punctuation marks of a text."""
 
     surfaces: tuple[str, ...]  # as they are written
     gaps: tuple[str, ...]  # white space before each of them, or nothing
@@ -46,7 +47,8 @@ class Units:
         return cls(tuple(surfaces), tuple(gaps), text[end:])
 
     def __str__(self) -> str:
-        return "".join(part for pair in zip(self.gaps, self.surfaces, strict=True) for part in pair) + self.tail
+        parts = [part for pair in zip(self.gaps, self.surfaces, strict=True) for part in pair]
+        return "".join(parts).replace(PIECE, "") + self.tail
 
     def __len__(self) -> int:
         return len(self.surfaces)
@@ -61,15 +63,18 @@ class Units:
     def replaced(self, place: int, entry: str) -> Units:
         """With ``entry``, one or several units, instead of the unit at ``place``."""
         own = Units.of(entry)
-        gaps = (*self.gaps[: place + 1], *own.gaps[1:], *self.gaps[place + 1 :])
+        first = self.gaps[place]
+        if is_piece(entry) != is_piece(self.surfaces[place]):
+            first = "" if is_piece(entry) else " "
+        gaps = (*self.gaps[:place], first, *own.gaps[1:], *self.gaps[place + 1 :])
         return Units(self.surfaces[:place] + own.surfaces + self.surfaces[place + 1 :], gaps, self.tail)
 
     def inserted(self, place: int, entry: str) -> Units:
         """With ``entry`` before the unit at ``place``, or at the end."""
         own = Units.of(entry)
-        first = "" if place == 0 or own.surfaces[0] in _ATTACHED else " "
+        first = "" if place == 0 or own.surfaces[0].startswith(_ATTACHED) else " "
         gaps = list(self.gaps)
-        if place == 0 and gaps and self.surfaces[0] not in _ATTACHED:
+        if place == 0 and gaps and not self.surfaces[0].startswith(_ATTACHED):
             gaps[0] = " "
         gaps[place:place] = [first, *own.gaps[1:]]
         return Units(self.surfaces[:place] + own.surfaces + self.surfaces[place:], tuple(gaps), self.tail)
@@ -85,12 +90,16 @@ class Units:
         """With the units at ``places``, in this order; units that stay together keep the space between them."""
         surfaces = tuple(self.surfaces[place] for place in places)
         gaps = [
-            self.gaps[place] if place == before + 1 else "" if surface in _ATTACHED else " "
+            self.gaps[place] if place == before + 1 else "" if surface.startswith(_ATTACHED) else " "
             for before, place, surface in zip((-1, *places), places, surfaces, strict=False)
         ]
         if gaps:
             gaps[0] = self.gaps[0]
         return Units(surfaces, tuple(gaps), self.tail)
+
+
+def is_piece(unit: str) -> bool:
+    return unit.startswith(PIECE)
 
 
 # -- capital letters and spaces
@@ -144,6 +153,7 @@ class Writing:
         Words that the texts show nowhere inside a sentence keep their capital letters. Where the texts have
         both "gone ." and "gone.", the mark is written as in ``like``.
         """
+        units, like = Units.of(str(units)), None if like is None else Units.of(str(like))  # pieces are parts of words
         if not self.counts:
             return units
         surfaces: list[str] = []
@@ -235,6 +245,8 @@ _PRIOR = 2.0  # of the unigram distribution, in bigrams
 _REMEMBERED = 1_000_000  # log probabilities
 _NONE: frozenset[str] = frozenset()
 _COMMON = 60  # words that are tried wherever word order asks for one
+_RAREST = 0.1  # share of the texts' words that the rarest ones make
+_GOES_ON, _NEVER = 0.4, -20.0  # probability that a piece stands behind an unknown word; its logarithm behind a mark
 _TEXTS = 200_000  # counting takes a minute
 
 
@@ -255,6 +267,7 @@ class Language:
             self.counts[right] += count
         self._known: dict[tuple[str, str], float] = {}
         self._total = sum(self.counts.values()) + len(self.counts) + 1
+        self._count_rare()
 
     @classmethod
     def count(cls, texts: Sequence[str]) -> Language:
@@ -294,13 +307,42 @@ class Language:
 
     def follows(self, left: str, right: str) -> float:
         """Log probability of ``right`` behind ``left``."""
+        if is_piece(right):
+            return self._continues(left)
         known = self._known.get((left, right))
         if known is None:
-            unigram = (self.counts[right] + 0.5) / self._total
-            known = math.log((self.pairs[left, right] + _PRIOR * unigram) / (self.before[left] + _PRIOR))
+            pairs, before, count, share = self.pairs[left, right], self.before[left], self.counts[right], 1.0
+            if left not in self.before:
+                before, pairs = self._rare, self._behind_rare[right]
+            if not count:
+                count, share = self._rare, 0.5 / (self._rare + 0.5)
+                pairs = self._rare_behind[left if left in self.before else None]
+            known = math.log(share * (pairs + _PRIOR * (count + 0.5) / self._total) / (before + _PRIOR))
             if len(self._known) < _REMEMBERED:
                 self._known[left, right] = known
         return known
+
+    def _count_rare(self) -> None:
+        """Where the rarest words stand: an unknown word stands there, too."""
+        total, rare = 0, set()
+        for word, count in sorted(self.counts.items(), key=lambda one: (one[1], one[0])):
+            total += count
+            if total > _RAREST * self._total:
+                break
+            rare |= {word} if word.isalpha() else set()
+        self._rare = sum(self.counts[word] for word in rare)
+        self._rare_behind: Counter[str | None] = Counter()  # None: behind a rare word
+        self._behind_rare: Counter[str] = Counter()
+        for (left, right), count in self.pairs.items():
+            if right in rare:
+                self._rare_behind[left] += count
+                self._rare_behind[None] += count if left in rare else 0
+            if left in rare:
+                self._behind_rare[right] += count
+
+    def _continues(self, word: str) -> float:
+        """Log probability that a piece continues ``word``: the more often the texts have it as it is, the less."""
+        return math.log(_GOES_ON / (self.counts[word] + 1)) if word[-1].isalnum() else _NEVER
 
     def between(self, left: str, right: str) -> frozenset[str]:
         behind, ahead = self._neighbours

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unembed.attacks.refine.lexicon.language import END, START, Units, capitalised
+from unembed.attacks.refine.lexicon.language import END, START, Units, capitalised, is_piece
 from unembed.attacks.refine.lexicon.words import Lexicon
 
 _REACH = 5.0  # measured with MiniLM on the built-in corpus, lengths 7 to 16: 4.1 to 5.7
@@ -81,6 +81,9 @@ class Proposals:
         entries, along = lexicon.vectors[rows], along[rows]
         alike = self.old @ entries.T  # (n, m)
         substitution = step_fit(along[None] - self.own[:, None], distance(alike), self.length, len(units))
+        pieces = torch.tensor([is_piece(lexicon.entries[row]) for row in rows.tolist()])
+        words = torch.tensor([not is_piece(word) for word in units.words])
+        substitution[words[:, None] & pieces[None]] = -1.0  # a piece is added to a word, it stands for none
         insertion = (along - self.here) / distance(entries @ vector) / self.length
         self._removal = ((self.here - self.own) / distance(self.old @ vector) / self.length).tolist()
         # Kept is what is left of the matrices, (score, place, entry): many texts wait at the same time. In the order of
@@ -97,13 +100,16 @@ class Proposals:
             for place, columns in enumerate(closest.tolist())
             for column in columns
         ]
-        best = _largest(insertion, _ENTRIES)
-        self._insertions = list(zip(insertion[best].tolist(), rows[best].tolist(), strict=True))
+        self._insertions, self._continuations = (
+            list(zip(insertion[best].tolist(), rows[best].tolist(), strict=True))
+            for best in (_largest(insertion.masked_fill(other, -1.0), _ENTRIES) for other in (pieces, ~pieces))
+        )
 
     def __iter__(self) -> Iterator[Units]:
         """Kinds of moves take turns; within a kind, the highest score comes first."""
         kinds: dict[str, Iterator[Move]] = {
-            "s": _best(self.substitutes), "d": _best(self.removals), "i": _best(self.insertions),
+            "s": _best(lambda: chain(self.substitutes(), self.insertions(self._continuations))),
+            "d": _best(self.removals), "i": _best(lambda: self.insertions(self._insertions)),
         }  # fmt: skip
         if self.cosine > _NEAR_ORDER:
             kinds |= {"o": self.orders()}
@@ -166,12 +172,15 @@ class Proposals:
             fluency = self.gain(place, place + 1, ())
             yield Move(score + _FLUENCY * fluency, partial(self._removed, place))
 
-    def insertions(self) -> Iterable[Move]:
+    def insertions(self, fitting: Iterable[tuple[float, int]]) -> Iterable[Move]:
         """The entries that fit best, in the places where they are most fluent: their vectors do not say where."""
-        for score, row in self._insertions:
+        for score, row in fitting:
             entry, words = self.lexicon.entries[row], self.lexicon.words(row)
-            places = sorted((-self.gain(place, place, words), place) for place in range(len(self.units) + 1))
-            for rank, (_, place) in enumerate(places[:_PLACES]):
+            every = range(len(self.units) + 1)
+            if is_piece(entry):  # at the end of the pieces of a word before between them
+                every = every[::-1]
+            places = sorted(every, key=lambda place: -self.gain(place, place, words))
+            for rank, place in enumerate(places[:_PLACES]):
                 yield Move(score - 0.03 * rank, partial(self._inserted, place, entry))
 
     def orders(self) -> Iterator[Move]:

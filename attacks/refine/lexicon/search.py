@@ -42,13 +42,13 @@ class LexiconSearch(WordRefiner):
     """
 
     max_queries: PositiveInt = 100
-    beam: PositiveInt = 3
-    moves: PositiveInt = 6
+    beam: PositiveInt = 2
+    moves: PositiveInt = 4
     proposals: PositiveInt = 5
 
     def _starts(self, target: Tensor, prediction: Prediction, lexicon: Lexicon) -> list[Units]:
         """The candidates that have words; of none, the entries closest to the target."""
-        texts = [units for text in dict.fromkeys(prediction.candidates) if len(units := Units.of(text))]
+        texts = [units for text in dict.fromkeys(prediction.candidates) if len(units := lexicon.units(text))]
         if texts:
             return texts
         rows = torch.topk(lexicon.vectors @ target, min(self.moves, len(lexicon.entries))).indices

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from unembed.attacks.refine.lexicon.language import UNIT, Language, Units
+from unembed.attacks.refine.lexicon.language import PIECE, UNIT, Language, Units
 from unembed.attacks.refine.refining import embedded
 from unembed.core import limits
 from unembed.core.errors import InputError, missing, printable
@@ -44,11 +44,15 @@ class Lexicon:
         rows: Places of lower-case entries in these lists.
     """
 
-    def __init__(self, entries: Mapping[str, str], language: Language, oracle: CachedEmbedder) -> None:
+    def __init__(
+        self, entries: Mapping[str, str], language: Language, oracle: CachedEmbedder, pieces: Mapping[str, str]
+    ) -> None:
         if not entries:
             raise InputError(f"{_KEY}: no word in the lexicon: no training text is known, and no source is on")
         self.language, self._oracle = language, oracle
         written = [language.written(entry) if entry.islower() else entry for entry in entries.values()]
+        words, own = [*entries, *pieces], [*written, *pieces]
+        written += pieces.values()
         self._check_limit(written)
         why = f"The lexicon has {len(written):,} entries, each embedded once"
         vectors = unit_vectors(written, oracle, "lexicon", key=_KEY, why=why)
@@ -58,11 +62,24 @@ class Lexicon:
             block = kept[begin : begin + AT_ONCE]
             vectors[begin : begin + len(block)] = vectors[block]
         self.vectors = vectors[: len(kept)]
-        words = list(entries)
-        self.entries = [written[row] for row in kept]
+        self.entries = [own[row] for row in kept]
         self.rows = {words[row]: place for place, row in enumerate(kept)}
         self._mean = self.vectors.mean(0, keepdim=True)
         self._others: dict[str, Tensor] = {}
+
+    def units(self, text: str) -> Units:
+        """The units of a text; words that are no entries are split as the embedder splits them, where it shows that."""
+        whole, tokenizer = Units.of(text), getattr(self._oracle.source.embedder, "tokenizer", None)
+        surfaces: list[str] = []
+        gaps: list[str] = []
+        for surface, gap in zip(whole.surfaces, whole.gaps, strict=True):
+            parts = [surface]
+            if tokenizer is not None and surface.lower() not in self.rows:
+                parts = pieces_of(surface, tokenizer)
+            known = all(part.lower() in self.rows for part in parts)
+            surfaces += parts if known else [surface]
+            gaps += [gap, *([""] * (len(parts) - 1) if known else [])]
+        return Units(tuple(surfaces), tuple(gaps), whole.tail)
 
     def words(self, row: int) -> tuple[str, ...]:
         return tuple(UNIT.findall(self.entries[row].lower()))
@@ -115,6 +132,7 @@ class Lexicon:
 # -- sources
 _SHOWN, _LONGEST = 3, 40  # entries named in a warning, and characters of each
 _LOCALES = ("en_US", "en_GB", "en_CA", "en_AU", "en_NZ", "en_IE", "en_IN")
+_BEGINNINGS = ("za", "be", "mo")  # of words that show what a piece behind them means to the embedder
 _WHOLE_WORD = re.compile(r"[^\W_]+")
 
 
@@ -181,6 +199,38 @@ def embedder_words(embedder: object) -> Iterator[str]:
     tokenizer = getattr(embedder, "tokenizer", None)
     if tokenizer is not None:
         yield from (word for word in sorted(tokenizer.get_vocab()) if _WHOLE_WORD.fullmatch(word))
+
+
+def continuations(embedder: object) -> dict[str, str]:
+    """Pieces that continue a word in the embedder's own vocabulary, where it shows its WordPiece tokenizer; else none.
+
+    Each with a word that the tokenizer splits into a short beginning and this piece: ``{"nie": "zanie"}``.
+    """
+    tokenizer: Any = getattr(embedder, "tokenizer", None)
+    vocabulary = {} if tokenizer is None else tokenizer.get_vocab()
+    every = (token[2:] for token in sorted(vocabulary) if token.startswith("##") and token.isascii())
+    pieces = [piece for piece in every if _WHOLE_WORD.fullmatch(piece)]
+    found: dict[str, str] = {}
+    for beginning in _BEGINNINGS:
+        left = [piece for piece in pieces if PIECE + piece not in found]
+        words = [beginning + piece for piece in left]
+        split = tokenizer(words, add_special_tokens=False)["input_ids"] if words else []
+        found |= {
+            PIECE + piece: word
+            for piece, word, ids in zip(left, words, split, strict=True)
+            if len(ids) == 2 and ids[1] == vocabulary[f"##{piece}"]
+        }
+    return found
+
+
+def pieces_of(word: str, tokenizer: Any) -> list[str]:
+    """The parts of a word by a WordPiece tokenizer, as the word writes them; the word alone if it lacks characters."""
+    parts: list[str] = []
+    end = 0
+    for token in tokenizer.tokenize(word):
+        begin, end = end, end + len(token.removeprefix("##"))
+        parts.append((PIECE if token.startswith("##") else "") + word[begin:end])
+    return parts if "".join(parts).replace(PIECE, "") == word else [word]
 
 
 def names() -> Iterator[str]:
