@@ -294,7 +294,8 @@ def page_of(demo: Demo, gr: Any) -> Any:
         reading = {"fn": shown(demo.read), "inputs": [text, name, queries, defense, strength]}
         start.click(**reading, outputs=[picture, steps], api_name="read", **_ONE_AT_A_TIME)
         text.submit(**reading, outputs=[picture, steps], api_name=False, **_ONE_AT_A_TIME)
-        page.load(**reading, outputs=[picture, steps], api_name=False, **_ONE_AT_A_TIME)
+        first = shown(lambda text, name: demo.read(text, name, 0, "none", 0))  # a search may take minutes at first
+        page.load(first, [text, name], [picture, steps], api_name=False, **_ONE_AT_A_TIME)
         begin.click(shown(audit), file, found, api_name="audit", **_ONE_AT_A_TIME)
     return page
 
