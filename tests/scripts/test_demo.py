@@ -80,7 +80,7 @@ def test_a_sentence_is_read_back_plain_and_behind_defenses(demo: Demo) -> None:
     for defense, strength in (("noise", 0.1), ("truncation", 16), ("rounding", 0.3)):
         _, table = list(demo.read("She works as a nurse.", "minilm", 0, defense, strength))[-1]
         assert float(lines(table)[0][1]) < float(plain[0][1])
-    with pytest.raises(InputError, match="defense.level=-1: must be at least 0"):
+    with pytest.raises(InputError, match=r"defense\.level=-1: must be at least 0"):
         list(demo.read("She works as a nurse.", "minilm", 0, "noise", -1))
 
 

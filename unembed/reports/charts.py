@@ -91,7 +91,7 @@ def scatter(title: str, points: Sequence[Point], x_label: str, y_label: str) -> 
 
 
 def grouped_bars(title: str, names: Sequence[str], groups: Sequence[Bars], x_label: str) -> Markup:
-    """Groups of bars from 0 to 100, with label and note (a count) below each group; where they would touch, below some."""
+    """Groups of bars from 0 to 100, with label and note (a count) below each, or each few where they would touch."""
     frame = Frame((0.0, float(len(groups))), (0.0, 100.0))
     parts = [*frame.axes(x_label, x_ticks=0), *_legend(frame, names)]
     room = frame.x(1) - frame.x(0)

@@ -91,7 +91,7 @@ def write_report(run_dir: Path) -> Path:
 
 
 def print_summary(run_dir: Path, console: Console | None = None) -> None:
-    """Print the metrics beside the nearest neighbour's, five recovered texts, failures among them, and the path of the report."""
+    """Print the metrics beside the nearest neighbour's, five texts from good to bad, and the path of the report."""
     from rich.table import Table
 
     console = console or terminal()
