@@ -14,10 +14,13 @@
 
 # %%
 import logging
+import os
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 import unembed
 
@@ -41,25 +44,29 @@ for text, one, cosine in zip(texts, read, cosines, strict=True):
     print(f"{cosine:.3f}  {text}\n       {one}")
 
 # %% [markdown]
-# The cosine compares the vector of what was read with the one that was given. It needs no true text, so an attacker sees
-# which texts are probably right.
+# The cosine compares the vector of what was read with the one that was given. It needs no true text, so an attacker
+# sees which texts are probably right.
 #
 # With the embedder at hand, `max_queries=100` searches further (docs/lexicon.md). The first search embeds some 24,000
 # words, which takes a minute, once.
 #
 # ## A whole store
 #
-# `audit_vectors` says how much of a store comes back, with an interval. Put your own file in place of this one: it takes
-# `.npy`, `.parquet` and vector databases (docs/audit.md). Without true texts the share is estimated.
+# `audit_vectors` says how much of a store comes back, with an interval. Put your own file in place of this one: it
+# takes `.npy`, `.parquet` and vector databases (docs/audit.md). Without true texts the share is estimated.
 
 # %%
 names, places = ["Anna", "Tom", "Maria", "Sam"], ["London", "Berlin", "Madrid", "Boston", "Oslo"]
-notes = [f"{name} lives in {place} and has {number} cats." for name in names for place in places for number in (2, 3, 4)]
+notes = [
+    f"{name} lives in {place} and has {number} cats." for name in names for place in places for number in (2, 3, 4)
+]
 np.save("mine.npy", attacker.embed(notes))
 
 report = unembed.audit_vectors("mine.npy", defenses=["defense=noise defense.level=0.05"])
 share = report.readable
-print(f"{len(notes)} vectors; readable, estimated: {share.value:.0%}, 95 % interval {share.low:.0%} to {share.high:.0%}")
+print(
+    f"{len(notes)} vectors; readable, estimated: {share.value:.0%}, 95 % interval {share.low:.0%} to {share.high:.0%}"
+)
 
 # %% [markdown]
 # Here the true texts are known, so it can be measured, and the estimate be checked:
@@ -72,7 +79,7 @@ print(f"readable, measured: {measured.value:.0%} ({measured.low:.0%} to {measure
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), width_ratios=(2, 1))
 axes[0].hist(report.cosines, bins=20, range=(0, 1), color="#0d7a70")
 axes[0].set(xlabel="cosine of what was read with the vector", ylabel="rows")
-for place, (name, one) in enumerate((("estimated", share), ("measured", measured))):
+for place, one in enumerate((share, measured)):
     ends = [[100 * (one.value - one.low)], [100 * (one.high - one.value)]]
     axes[1].errorbar([place], [100 * one.value], yerr=ends, fmt="o", color="#b1502b", capsize=4)
 axes[1].set(xticks=(0, 1), xticklabels=("estimated", "measured"), xlim=(-0.5, 1.5), ylim=(0, 100), ylabel="readable, %")

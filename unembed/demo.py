@@ -54,7 +54,8 @@ which it embeds some 24,000 words. The attacker was not trained on the defense: 
 """
 _STYLE = """
 .vector svg { width: 100%; height: auto; } .vector .up { fill: #0d7a70; } .vector .down { fill: #b1502b; }
-.steps { width: 100%; border-collapse: collapse; } .steps th { font-weight: 500; white-space: nowrap; }
+.steps { width: 100%; border-collapse: collapse; } .steps, .steps tr { border: 0 !important; }
+.steps th { font-weight: 500; white-space: nowrap; }
 .steps tr > * { padding: .4rem 1rem .4rem 0 !important; text-align: left !important; border: 0 !important; }
 .steps tr + tr > * { border-top: 1px solid var(--border-color-primary) !important; }
 .steps td { font-variant-numeric: tabular-nums; } .steps td:last-child { width: 100%; overflow-wrap: anywhere; }
