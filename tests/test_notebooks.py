@@ -45,7 +45,7 @@ def test_read_your_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_add_an_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     printed, figures = executed("add_an_attack", tmp_path, monkeypatch)
     assert "attack.ridge=-1: must be greater than 0" in printed
-    shares = re.findall(r"│ Word F1 +│ +([\d.]+) % │ +([\d.]+) % │", printed)
+    shares = re.findall(r"│ Word F1 +│ +([\d.]+)\s% │ +([\d.]+)\s% │", printed)
     assert float(shares[0][0]) > 50
     assert "Difference to least_squares" in printed
     assert figures == 1

@@ -99,9 +99,13 @@ def listens(port: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Iterator[str]:
-    """The page of a running command."""
+def _library() -> None:
     pytest.importorskip("gradio")
+
+
+@pytest.fixture(scope="module")
+def address(_library: None, tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Iterator[str]:
+    """The page of a running command."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
