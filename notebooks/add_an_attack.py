@@ -91,7 +91,8 @@ print(unembed(*train, "attack=least_squares", "attack.ridge=-1", "run_dir=runs/n
 print(unembed(*train, "attack=least_squares", "run_dir=runs/least_squares"))
 
 # %% [markdown]
-# It is a full attack: intervals, baselines, defenses and pages come with it. Beside the classifier that unembed has:
+# It is a full attack: intervals, baselines, defenses and pages come with it, and the sentence that it reads less than a
+# lookup of the nearest training text. Beside the classifier that unembed has:
 
 # %%
 unembed(*train, "attack=bag_of_words", "trainer.max_steps=300", "trainer.accelerator=cpu", "run_dir=runs/bag_of_words")
