@@ -311,14 +311,17 @@ def serve(port: int | None, named: Sequence[str]) -> None:
         except ModuleNotFoundError as error:
             raise InputError("unembed demo needs the library gradio; pip install 'unembed[demo]'") from error
         from starlette.middleware import Middleware
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
 
         page = page_of(demo, gr)
+        # Other sites that name this address as theirs are refused, too.
+        guards = [Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"]), Middleware(_Policy)]
         try:
             _, address, _ = page.launch(
                 server_name="127.0.0.1", server_port=port, share=False, quiet=True, prevent_thread_lock=True,
                 ssr_mode=False, pwa=False, mcp_server=False, enable_monitoring=False, footer_links=[],
                 max_file_size=_LARGEST, css=_STYLE, theme=gr.themes.Default(font="system-ui", font_mono="monospace"),
-                app_kwargs={"middleware": [Middleware(_Policy)]},
+                app_kwargs={"middleware": guards},
             )  # fmt: skip
         except OSError as error:
             raise InputError(f"port={port}: is taken; choose another, or leave it out") from error

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -131,6 +132,8 @@ def vectors(tmp_path: Path) -> Path:
 def test_the_page_answers_and_says_what_is_wrong_in_one_sentence(address: str, vectors: Path) -> None:
     client = pytest.importorskip("gradio_client")
     page = client.Client(address, verbose=False)
+    assert "connect-src 'self'" in httpx.get(address).headers["content-security-policy"]
+    assert httpx.get(address, headers={"Host": "elsewhere.example"}).status_code == 400
 
     def wrong(*given: Any, to: str) -> str:
         with pytest.raises(client.exceptions.AppError) as raised:
