@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -44,8 +43,8 @@ _ROWS = 200  # of it that are read back
 _ONE_AT_A_TIME: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "attacker"}
 # Browsers may load nothing from elsewhere, whatever a release of the library links to.
 _POLICY = (
-    "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; connect-src 'self'; frame-ancestors 'none'; "
-    "base-uri 'self'; form-action 'self'"
+    '<meta http-equiv="Content-Security-Policy" '
+    "content=\"default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; form-action 'self'\">"
 )
 _EXPLAINED = """
 The decoder writes a text from the vector alone. Then a search changes it, has each text embedded, and keeps what comes
@@ -182,9 +181,8 @@ class Demo:
         try:
             report = audit_vectors(read_in_child(path), limit=_ROWS, defenses=[])
         except InputError as error:
-            raise InputError(
-                re.sub(rf"vectors=({ARRAY}|{re.escape(uploaded)})", f"vectors={path.name}", str(error))
-            ) from error
+            said = str(error).replace(f"vectors={path}", f"vectors={path.name}")
+            raise InputError(said.replace(f"vectors={ARRAY}", f"vectors={path.name}")) from error
         report.store = path.name
         with tempfile.TemporaryDirectory(prefix="unembed-") as folder:
             report.save(folder)
@@ -314,35 +312,20 @@ def serve(port: int | None, named: Sequence[str]) -> None:
         from starlette.middleware.trustedhost import TrustedHostMiddleware
 
         page = page_of(demo, gr)
-        # Other sites that name this address as theirs are refused, too.
-        guards = [Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"]), Middleware(_Policy)]
+        # A page of another site that names this address as its own gets no answer.
+        hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
         try:
             _, address, _ = page.launch(
                 server_name="127.0.0.1", server_port=port, share=False, quiet=True, prevent_thread_lock=True,
                 ssr_mode=False, pwa=False, mcp_server=False, enable_monitoring=False, footer_links=[],
                 max_file_size=_LARGEST, css=_STYLE, theme=gr.themes.Default(font="system-ui", font_mono="monospace"),
-                app_kwargs={"middleware": guards},
+                head=_POLICY, app_kwargs={"middleware": [hosts]},
             )  # fmt: skip
         except OSError as error:
             raise InputError(f"port={port}: is taken; choose another, or leave it out") from error
         print(f"Open {address} (Ctrl-C ends it)", flush=True)
         demo.attacker(named[0])  # while the page is looked at
         page.block_thread()
-
-
-class _Policy:
-    """Adds the policy to all answers."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async def sending(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (b"content-security-policy", _POLICY.encode())]
-            await send(message)
-
-        await self._app(scope, receive, sending)
 
 
 def main() -> None:
