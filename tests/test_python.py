@@ -123,7 +123,7 @@ def test_queries_are_limited(run: Path, attacker: unembed.Attacker, vectors: np.
     of_the_decoder = searching.invert(vectors, 0, return_cosines=True)[1]
     assert np.mean(cosines) > np.mean(of_the_decoder)  # type: ignore[arg-type]
     assert found != alone
-    attack = searching._reader(7).attack
+    attack = searching.reader(7).attack
     assert attack.refiners.named["lexicon"].path == f"{tmp_path}/names.txt"  # type: ignore[attr-defined]
     with pytest.raises(unembed.InputError, match=r"^max_queries=-1: must be at least 0, or None$"):
         searching.invert(vectors, -1)

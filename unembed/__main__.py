@@ -18,6 +18,7 @@ COMMANDS = {
     "audit": ("unembed.commands.audit", "say how much of a vector store can be read, as a page for its owner"),
     "compare": ("unembed.commands.compare", "put runs and evaluations into one table"),
     "membership": ("unembed.commands.membership", "find which of your texts are in a vector store"),
+    "demo": ("unembed.demo", "a page on this machine: a sentence is embedded and read back, step by step"),
     "export": ("unembed.commands.export", "make a finished run an attacker that others open by its name"),
 }
 USAGE = """Train, evaluate and defend against text inversion attacks.

@@ -55,7 +55,8 @@ def load(run: str | Path, *overrides: str, trust: str | Sequence[str] = (), devi
 
     Args:
         run: A run directory, a shipped attacker by its name, or ``hub:<owner>/<name>``.
-        overrides: As on the command line of ``unembed invert``: ``"attack.decoding.beams=1"``.
+        overrides: As on the command line of ``unembed invert``: ``"attack.decoding.beams=1"``. Of an embedder with
+            several prefixes the run's first one is taken, unless this names another: ``'embedder.prefix="passage: "'``.
         trust: What the run may name besides our own classes: modules, models with code, servers, variables.
         device: Of attack and embedder, such as ``"cpu"`` or ``"cuda:1"``; None: a GPU if there is one.
 
@@ -64,6 +65,8 @@ def load(run: str | Path, *overrides: str, trust: str | Sequence[str] = (), devi
     """
     lines = [*_lines(run=run, vectors=ARRAY), *overrides, *(_lines(trust=trust) if trust else [])]
     with _in_one_sentence():
+        if not any(line.startswith("embedder.prefix=") for line in overrides):
+            lines += [f"embedder.prefix={quoted(prefix)}" for prefix in locations.prefixes_of(str(run))[:1]]
         attacker = Attacker(*launch.on_run("invert", lines), device)
         with trusting(attacker.settings.trust):
             attacker.session.checkpoint(attacker.settings.ckpt_path)  # is there
@@ -154,7 +157,7 @@ class Attacker:
         for warning in check_space(name, vectors, space, session, references, trusted):
             log.warning(warning)
         vectors = session.denoised(vectors)
-        reader = self._reader(max_queries)
+        reader = self.reader(max_queries)
         for warning in check_reading(name, vectors, reader, [row.cosine for row in self._known], trusted):
             log.warning(warning)
         predictions = reader.read(vectors)
@@ -183,8 +186,8 @@ class Attacker:
             log.warning("the vectors are not compared with those of the run's test texts. %s", error)
             return None
 
-    def _reader(self, max_queries: int | None) -> Reader:
-        """The attack with at most this many queries; the last one is kept."""
+    def reader(self, max_queries: int | None) -> Reader:
+        """The attack with at most this many queries, as ``invert`` uses it; the last one is kept."""
         from unembed.reports.reading import Reader
         from unembed.session import Session
 

@@ -172,7 +172,7 @@ def test_the_shipped_attacker_reads_more_with_it() -> None:
 
     cosines = [(attacker.embed(found) * vectors).sum(1) for found in (before, after)]
     assert (cosines[1] > cosines[0] + 0.02).all()
-    assert list(attacker._reader(120).attack.refiners.named) == ["sentences"]
+    assert list(attacker.reader(120).attack.refiners.named) == ["sentences"]
 
 
 def test_a_search_that_is_asked_for_is_not_replaced() -> None:

@@ -435,6 +435,23 @@ def test_summary_has_table_sentences_and_path(tmp_path: Path) -> None:
     assert "nearest" not in summary(make_run_without_baseline(tmp_path))
 
 
+def test_the_few_failures_are_among_the_texts_of_the_summary(tmp_path: Path) -> None:
+    exact = [row(n, f"she has {n} cats in london", f"she has {n} cats in london") for n in range(97)]
+    failed = [
+        row(97, "the train to the city leaves at nine today", "the train to the city leaves at ten today"),
+        row(98, "the weather is nice in the north", "the weather was cold in the north"),
+        row(99, "please call me", "a dog"),
+    ]
+    text = summary(make_run(tmp_path, rows=[*exact, *failed]))
+    shown = re.findall(r"(?:read|BLEU) +(.*?) *\n", text.partition("Five of them")[2])
+    assert [line for line in shown if not line[0].isdigit()] == [
+        "she has 48 cats in london", "she has 49 cats in london", "the train to the city leaves at ten today",
+        "the weather was cold in the north", "a dog",
+    ]  # fmt: skip
+    assert shown[1] == "100; 3.0 % of the texts have less"
+    assert re.fullmatch(r"\d; 0 % of the texts have less", shown[-1])
+
+
 def make_run_without_baseline(path: Path) -> Path:
     (path / "baseline.json").unlink()
     return path

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import unembed
 from support.files import read_lines
 from unembed import launch
 from unembed.audit.exposure import FREE, classes
@@ -38,6 +39,11 @@ def test_vectors_choose_the_attacker_and_the_prefix(
     found = [row["text"] for row in read_lines(tmp_path / "mine.npy.texts.jsonl")]
     scores = [token_overlap(text, read).f1 for text, read in zip(texts, found, strict=True)]
     assert np.mean(scores) > 40
+
+
+@pytest.mark.parametrize(("overrides", "prefix"), [([], "query: "), (['embedder.prefix="passage: "'], "passage: ")])
+def test_in_python_it_opens_without_vectors_that_choose_the_prefix(overrides: list[str], prefix: str) -> None:
+    assert unembed.load("me5_small_q4", *overrides).session.config.embedder.prefix == prefix
 
 
 def test_short_sentences_come_back_without_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

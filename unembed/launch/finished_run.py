@@ -153,7 +153,7 @@ def _run_of(
         raise InputError("run: missing, give it as run=<value>")
     named = str(settings.run)
     overrides: list[str] = []
-    if settings.get("vectors") is not None:
+    if settings.get("vectors") is not None and not (prefix_chosen and settings.run is not None):
         named, overrides = _attacker_for(settings, first)
     directory = find_run(named, "run")
     if not (directory / layout.CONFIG).is_file():

@@ -120,6 +120,11 @@ def attacker_of(identity: Identity) -> str | None:
     return None
 
 
+def prefixes_of(run: str) -> list[str]:
+    """The prefixes of a run's embedder, if it was trained on several."""
+    return _embedder_of(run).prefixes
+
+
 class _Embedder(NamedTuple):
     """The embedder of a run: its option, and its prefixes if it was trained on several."""
 

@@ -154,13 +154,11 @@ class _Bin(BaseModel):
     occurrences: Annotated[int, Field(gt=0, lt=2**53)]
     recovered: Annotated[int, Field(ge=0, lt=2**53)]
 
-    @property
-    def label(self) -> str:
-        """``0``, ``1-2``, ``300+``, ``3k+``; from 100 on only the lower end."""
-        low = self.low
-        if self.high < 100:
-            return f"{low}" if low == self.high else f"{low}–{self.high}"  # noqa: RUF001
-        return f"{low}+" if low < 1000 else f"{low // 1000}k+" if low < 10**6 else f"{low // 10**6}M+"
+
+def _short(count: int) -> str:
+    """``639``, ``1.1k``, ``12k``, ``3M``."""
+    size, unit = next((pair for pair in ((10**6, "M"), (1000, "k")) if count >= pair[0]), (1, ""))
+    return f"{count / size:.{1 if size <= count < 10 * size else 0}f}".removesuffix(".0") + unit
 
 
 def frequency_charts(analyses: Mapping[str, Any] | None) -> list[Chart]:
@@ -169,10 +167,13 @@ def frequency_charts(analyses: Mapping[str, Any] | None) -> list[Chart]:
     bins = validated(TypeAdapter(dict[str, list[_Bin]]), {"word_frequency": listed}, layout.ANALYSES)["word_frequency"]
     if not bins:
         return []
-    groups = [Bars(one.label, f"{one.occurrences:,}", [100 * one.recovered / one.occurrences]) for one in bins]
+    groups = [Bars(_short(one.low), _short(one.occurrences), [100 * one.recovered / one.occurrences]) for one in bins]
     title = "Words recovered, by their count in the training text"
-    chart = grouped_bars(title, ["recovered"], groups, "times in the training text")
-    note = "Percent of the words' occurrences in the test texts; below each bin, how many there are."
+    chart = grouped_bars(title, ["recovered"], groups, "times in the training text, at least")
+    note = (
+        "Percent of the words' occurrences in the test texts; below each bar, the smallest count of its words in the "
+        "training text, and how many occurrences there are."
+    )
     return [("Words by frequency", chart, note)]
 
 

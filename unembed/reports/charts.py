@@ -16,6 +16,7 @@ Chart = tuple[str, Markup, str]  # title, SVG, note
 
 COLOURS = 4  # colours for series in the page's style sheet
 _BINS = 32  # of a histogram
+_LABEL, _NOTE = 6.2, 5.4  # width of a character of a tick's label, and of a note
 
 
 class Series(NamedTuple):
@@ -90,18 +91,22 @@ def scatter(title: str, points: Sequence[Point], x_label: str, y_label: str) -> 
 
 
 def grouped_bars(title: str, names: Sequence[str], groups: Sequence[Bars], x_label: str) -> Markup:
-    """Groups of bars from 0 to 100, with label and note (a count) below each group."""
+    """Groups of bars from 0 to 100, with label and note (a count) below each, or each few where they would touch."""
     frame = Frame((0.0, float(len(groups))), (0.0, 100.0))
     parts = [*frame.axes(x_label, x_ticks=0), *_legend(frame, names)]
-    width = min(26.0, (frame.x(1) - frame.x(0)) * 0.76 / len(names))
+    room = frame.x(1) - frame.x(0)
+    width = min(26.0, room * 0.76 / len(names))
+    longest = max(max(_LABEL * len(group.label), _NOTE * len(group.note)) for group in groups)
+    every = math.ceil((longest + 3) / room)
     for position, group in enumerate(groups):
         centre = frame.x(position + 0.5)
         for number, height in enumerate(group.heights):
             if height is not None:
                 start = centre + (number - len(names) / 2) * width
                 parts.append(bar(start, frame.y(height), width - 1.5, frame.y(0), f"series{number}"))
-        parts.append(text(centre, frame.floor + 15, group.label, "tick middle"))
-        parts.append(text(centre, frame.floor + 27, group.note, "note middle"))
+        if position % every == 0:
+            parts.append(text(centre, frame.floor + 15, group.label, "tick middle"))
+            parts.append(text(centre, frame.floor + 27, group.note, "note middle"))
     return frame.svg(title, parts)
 
 

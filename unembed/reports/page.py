@@ -51,6 +51,7 @@ from unembed.reports.results import (
     Results,
     as_scored,
     by_quality,
+    by_steps,
     difference,
     knowing,
     measure,
@@ -90,7 +91,7 @@ def write_report(run_dir: Path) -> Path:
 
 
 def print_summary(run_dir: Path, console: Console | None = None) -> None:
-    """Print the metrics beside the nearest neighbour's, five recovered texts, and the path of the report."""
+    """Print the metrics beside the nearest neighbour's, five texts from good to bad, and the path of the report."""
     from rich.table import Table
 
     console = console or terminal()
@@ -103,13 +104,17 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
     console.print(plain(_lead(results)))
     for warning in _warnings(results):
         console.print(plain(f"\n{warning}", style="bold red"))
-    console.print(plain("\nFive of them, evenly from the best to the worst; recovered words in green:"))
+    name = "Sentence BLEU" if results.ordered_words else "Words recovered"
+    console.print(plain("\nFive of them, at equal steps from the best to the worst score; recovered words in green:"))
     pairs = Table.grid(padding=(0, 2))
-    for one in evenly(by_quality(results.recovered), 5, middle=True):
+    for one in by_steps(results.recovered, 5):
         pairs.add_row(plain("text", style="dim"), _painted(one.row.reference, one.row.prediction))
         verb = "read" if one.row.given is None else "guessed"
         pairs.add_row(plain(verb, style="dim"), _painted(one.row.prediction, one.row.reference))
-        pairs.add_row()
+        worse = sum(other.quality < one.quality for other in results.recovered) / len(results.recovered)
+        pairs.add_row(
+            "", plain(f"{name} {one.quality:.0f}; {shown('share', worse)} of the texts have less", style="dim")
+        )
     console.print(pairs)
     report = run_dir / layout.REPORT
     if report.exists():

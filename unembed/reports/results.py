@@ -175,6 +175,24 @@ def by_quality(recovered: Sequence[Recovered]) -> list[Recovered]:
     return sorted(recovered, key=lambda one: (-one.quality, -one.words, one.row.index))
 
 
+def by_steps(recovered: Sequence[Recovered], count: int) -> list[Recovered]:
+    """``count`` texts, best first, whose qualities lie at equal steps from the best to the worst.
+
+    Of equally good ones the middle one is taken. So failures are among them, however few there are.
+    """
+    left = by_quality(recovered)
+    if len(left) <= count:
+        return left
+    best, worst, chosen = left[0].quality, left[-1].quality, list[Recovered]()
+    for step in range(count):
+        level = best + (worst - best) * step / (count - 1)
+        nearest = min((one.quality for one in left), key=lambda quality: abs(quality - level))
+        equal = [one for one in left if one.quality == nearest]
+        chosen.append(equal[len(equal) // 2])
+        left.remove(chosen[-1])
+    return by_quality(chosen)
+
+
 class Part(NamedTuple):
     """A part of a text: whether it is recovered, the label of its entity, and whether it ends that entity."""
 
