@@ -10,9 +10,10 @@ from xml.etree import ElementTree
 import pytest
 
 from support import tiny_settings
-from support.files import read_lines
+from support.files import read_lines, write_lines
 from support.places import Place
 from support.running_benchmarks import Benchmarks
+from unembed.attacks.refine.lexicon.language import Language
 
 SMALL = ["attack/refine=[lexicon]", "attack.refine.lexicon.vocabulary=false", "attack.refine.lexicon.numbers=0"]
 LINES = ["nearest", "attack", "attack + lexicon", "nearest + lexicon", "attack + reranking"]
@@ -82,3 +83,26 @@ def test_personal_data_is_prepared_without_a_name_test_callbacks(benchmarks: Ben
     assert {"Ada is here.", "We sell tea."} <= set(train)
     assert all(row["text"][start:end] == value for row in written for _, value, start, end in row["spans"])
     assert [row["known"] for row in written if row["split"] == "test"] == [True]
+
+
+def test_first_names_are_replaced_by_unknown_ones(
+    benchmarks: Benchmarks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lexicon = tmp_path / "run" / "artifacts" / "refine" / "lexicon"
+    lexicon.mkdir(parents=True)
+    Language.count(["we met ada in rome."]).save(lexicon / "language.json")
+    rows = [
+        {"reference": "We met Ada in Rome.", "spans": [[7, 10, "first_name"], [14, 18, "city"]]},
+        {"reference": "It rains.", "spans": []},
+    ]
+    write_lines(tmp_path / "run" / "predictions.jsonl", rows)
+    given: list[set[str]] = []
+    unknown = [f"N{number:03}" for number in range(200)]
+    script = benchmarks.load("prepare_names")
+    monkeypatch.setattr(script, "unknown_names", lambda known: given.append(known) or unknown)
+    benchmarks.run("prepare_names", f"--run={tmp_path / 'run'}", f"--output={tmp_path / 'names.jsonl'}")
+    (found,) = read_lines(tmp_path / "names.jsonl")
+    begin, end, kind = found["spans"][0]
+    assert found["text"][begin:end] in unknown
+    assert found["text"] == f"We met {found['text'][begin:end]} in Rome."
+    assert (kind, {"ada", "hospital"} <= given[0]) == ("first_name", True)
