@@ -34,7 +34,7 @@ class ProductQuantization(BaseDefense):
     """
 
     perturbs = True
-    strength = Strength("centroids", 4096, 2)
+    strength = Strength("centroids", 256, 2)
 
     def __init__(
         self,

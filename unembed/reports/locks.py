@@ -49,7 +49,7 @@ _SECRETS = ("seed", "key_env", "key_file")
 
 
 class LockCell(NamedTuple):
-    """A cell: what was measured, what the owner's search finds (0 to 1), the lock's settings, and the leak in percent."""
+    """A cell: what was measured, the recall (0 to 1), the settings of the lock, and the leak in percent."""
 
     cell: AccessCell
     recall: float
@@ -63,7 +63,7 @@ class LockCell(NamedTuple):
 
 
 def write_lock_table(directories: Sequence[Path], output: Path, resamples: int, seed: int) -> list[Path]:
-    """Read the runs that declare a cell, write <output>.html, .md and .json, and print the tables; returns the files."""
+    """Read the runs that declare a cell, write <output>.html, .md and .json, print the tables; returns the files."""
     measured, unfinished = read_cells(directories, resamples, seed, "locks")
     floor = floor_of(measured[0][1].entry)
     cells = list(_leaks(measured, floor))
