@@ -28,9 +28,10 @@ PRECISION = 0.01  # relative, of a strength
 
 
 class Matched(NamedTuple):
-    """Settings of a defense with the strength found, the defense fitted to the collection, and the recall it leaves."""
+    """Settings of a defense, what was set ("level=0.0103"), the defense, fitted to the collection, and its recall."""
 
     settings: dict[str, Any]
+    strength: str
     defense: Defense
     recall: float
 
@@ -50,9 +51,10 @@ def matched(settings: Mapping[str, Any], index: Searchable, wanted: float) -> Ma
     assert exact is not None
 
     def at(value: float | None) -> Matched:
-        chosen = copy.deepcopy(dict(settings))
+        chosen, said = copy.deepcopy(dict(settings)), ""
         if value is not None:
             assert strength is not None
+            said = f"{strength.argument}={value:.3g}"
             *path, last = strength.argument.split(".")
             node = chosen
             for name in path:
@@ -61,7 +63,7 @@ def matched(settings: Mapping[str, Any], index: Searchable, wanted: float) -> Ma
         defense: Defense = instantiate(chosen, _convert_="all")
         if getattr(type(defense), "fit", None) is not BaseDefense.fit:
             index.fit(defense, evenly(range(len(index.documents)), DEFENSE_SAMPLE))
-        return Matched(chosen, defense, recall(exact, index.rankings(defense, k=NEAREST)))
+        return Matched(chosen, said, defense, recall(exact, index.rankings(defense, k=NEAREST)))
 
     strength: Strength | None = getattr(instantiate(dict(settings), _convert_="all"), "strength", None)
     if strength is None:

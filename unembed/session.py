@@ -357,7 +357,9 @@ class Session:
             self.__dict__.pop(name, None)
         if is_first():
             self._kept.write(found.defense)
-        rank_zero_info(f"defense: the search finds {found.recall:.3f} of the ten nearest, with {found.settings}")
+        rank_zero_info(
+            f"defense: the search finds {found.recall:.3f} of the ten nearest; {found.strength or 'no strength'}"
+        )
 
     @property
     def _kept(self) -> FittedDefense:
