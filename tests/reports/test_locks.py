@@ -28,7 +28,7 @@ def cell(
     folder: Path, has: str, defense: str, recall: float | None, pairs: list[tuple[str, str]], attack: str = "ALGEN"
 ) -> Path:
     declared = json.dumps({"attack": attack, "has": has, "presumes": "what it has."})
-    node = json.dumps({"recall": recall, "level": 0.01234, "adaptive": True, "_target_": "x", "seed": 3})
+    node = json.dumps({"recall": recall, "level": 0.012344, "adaptive": True, "_target_": "x", "seed": 3})
     config = f"access: {declared}\ndefense: {node}\n"
     run = write_run(folder / f"{attack}-{has}-{defense}-{recall}", pairs, config=config)
     path = run / "config.yaml"
@@ -63,8 +63,8 @@ def test_a_leak_lies_between_another_text_and_the_unlocked_store(tmp_path: Path)
     page, text = ((tmp_path / f"locks.{kind}").read_text(encoding="utf-8") for kind in ("html", "md"))
     rows = [line.split(" (")[0] for line in text.splitlines() if line.startswith("| ")][1:]
     assert rows[1:5] == ["| no lock", "| noise", "| sap", "| sap"]
-    assert "recall 0.90; level 0.0123" in page
-    assert "At a recall of .90 or more, sap leaves at most 20 % of the leak" in page
+    assert "recall 0.90; level 0.01234" in page
+    assert "At a recall of .90 or more, sap at level 0.01234 leaves at most 20 % of the leak" in page
     assert not re.search(r"<script|https?://|url\(", page)
     assert PAIRS[0][0] not in page
 

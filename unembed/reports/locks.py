@@ -34,7 +34,7 @@ from unembed.reports.access import (
 )
 from unembed.reports.comparison.entries import Entry
 from unembed.reports.comparison.measuring import Compared, MetricValue
-from unembed.reports.numbers import interval, shown
+from unembed.reports.numbers import shown
 from unembed.reports.output import Cell, Line, Table, macro, paragraphs, print_tables, sentence, write
 from unembed.reports.results import as_scored
 
@@ -42,6 +42,7 @@ VERSION = 1
 METRIC = "token_f1"
 LEAST = 20.0  # percent of the leak: a lock that leaves at most so much holds
 WANTED = 0.895  # recall of the locks that the first sentence names: .90, as rounded
+EXACT = 0.995  # recall of locks that cost a search nothing, which stand first
 ADAPTIVE = "queries_0"  # the attacker of the first sentence: who had texts locked
 OTHERS = 5  # answers for each text from which the floor is taken
 _TEMPLATE = "reports/access.html.jinja"
@@ -57,9 +58,9 @@ class LockCell(NamedTuple):
     leak: MetricValue
 
     @property
-    def lock(self) -> tuple[str, float]:
+    def lock(self) -> tuple[str, float, str]:
         """What has a row."""
-        return self.cell.defense, self.recall
+        return self.cell.defense, self.recall, self.settings
 
 
 def write_lock_table(directories: Sequence[Path], output: Path, resamples: int, seed: int) -> list[Path]:
@@ -90,7 +91,7 @@ def write_lock_table(directories: Sequence[Path], output: Path, resamples: int, 
             count=len(locked),
             least=f"{LEAST:g}",
             wanted=f"{WANTED:.2f}"[1:],
-            holding=[title for title, _ in (_named(one) for one in cells if holds(one))],
+            holding=holding(cells),
         ),
         "sections": [
             ("leak", heat.title, macro("heat_map", _TEMPLATE, map=heat, scale="leak, percent")),
@@ -119,16 +120,22 @@ def floor_of(entry: Entry) -> float:
     return float(statistics.fmean(values))
 
 
-def holds(one: LockCell) -> bool:
-    """Whether a useful lock leaves at most ``LEAST`` of the leak to an attacker who had texts locked."""
-    leak = one.leak.value
-    return one.cell.has == ADAPTIVE and one.recall >= WANTED and leak is not None and leak <= LEAST
+def holding(cells: Sequence[LockCell]) -> list[str]:
+    """The useful locks of which no measured attacker who had texts locked, or has less, reads more than ``LEAST``."""
+    allowed = {ADAPTIVE, *plan().columns[ADAPTIVE].includes}
+    found = []
+    for lock in dict.fromkeys(one.lock for one in cells if one.recall >= WANTED):
+        against = [one for one in cells if one.lock == lock and one.cell.has in allowed and one.leak.value is not None]
+        adaptive = any(one.cell.has == ADAPTIVE for one in against)
+        if adaptive and all((one.leak.value or 0.0) <= LEAST for one in against):
+            found.append(" at ".join(filter(None, (against[0].cell.defense, against[0].settings))))
+    return found
 
 
 def leaks(cells: Sequence[LockCell]) -> Table:
     """Locks down, the unlocked store first, those without a strength next; attackers across, weakest first."""
     across = sorted({(one.cell.attack, one.cell.has) for one in cells}, key=lambda place: rank(*place))
-    locks = sorted({one.lock for one in cells}, key=lambda lock: (lock[0] != UNDEFENDED, -lock[1] >= -WANTED, *lock))
+    locks = sorted({one.lock for one in cells}, key=lambda lock: (lock[0] != UNDEFENDED, lock[1] < EXACT, *lock))
     places = {(one.lock, one.cell.attack, one.cell.has): one for one in cells}
     lines = []
     for lock in locks:
@@ -159,7 +166,7 @@ def _settings(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from _settings(value, f"{name}.")
         elif name not in (*KNOWLEDGE, *_SECRETS) and not name.startswith("_"):
-            yield f"{prefix}{name} {value:.3g}" if isinstance(value, float) else f"{prefix}{name} {value}"
+            yield f"{prefix}{name} {value:.4g}" if isinstance(value, float) else f"{prefix}{name} {value}"
 
 
 def _named(one: LockCell) -> tuple[str, str]:
@@ -173,7 +180,7 @@ def _named(one: LockCell) -> tuple[str, str]:
 def _heat(one: LockCell | None) -> Cell:
     if one is None:
         return Cell("", style="blank")
-    below = [] if one.leak.interval is None else [interval("score", one.leak.interval)]
+    below = [] if one.leak.interval is None else ["{:.0f} to {:.0f}".format(*one.leak.interval)]
     below.append(f"F1 {shown('score', one.cell.token_f1.value)}")
     if one.leak.value is None:
         return Cell("", tuple(below), style="blank")
