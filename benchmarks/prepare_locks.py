@@ -1,7 +1,7 @@
 """Make a collection in BEIR's layout for the lock test, and the text that its attacker knows anyway.
 
     python benchmarks/prepare_locks.py --rows qnli.jsonl --halved climate_fever_wikipedia.jsonl \\
-        --public wiki_split.jsonl.gz openstax_textbooks.jsonl.gz tatoeba.jsonl.gz
+        --public wiki_split.jsonl.gz openstax_textbooks.jsonl.gz topical_chat.jsonl.gz
     python train.py -m experiment=locks
 
 A line of ``--rows`` has ``text``, ``question`` and ``label`` (entailment: the text answers the question), as QNLI; its
@@ -11,6 +11,7 @@ attacker's; those of ``--public`` are all the attacker's. The files are locks/co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from measuring import command_line, read_rows, write_rows
@@ -18,14 +19,14 @@ from measuring import command_line, read_rows, write_rows
 from unembed.datamodules.sources.base import folded
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__)
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--halved", type=Path, required=True)
     parser.add_argument("--public", type=Path, nargs="+", required=True)
     parser.add_argument("--queries", type=int, default=500, help="questions, the first ones that have an answer")
     parser.add_argument("--each", type=int, default=12_000, help="texts of a file of --public, evenly")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     rows, halved = list(read_rows(arguments.rows)), list(read_rows(arguments.halved))
     texts = dict.fromkeys(row["text"] for row in [*rows, *halved[::2]])
     names = {text: f"d{number}" for number, text in enumerate(texts)}
