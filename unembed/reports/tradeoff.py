@@ -257,7 +257,8 @@ class Bench:
 
         if (wanted := defense.get("recall")) is not None:
             found = matched(threat_of(defense).settings, self.indexes[self.cut], wanted)
-            defense = OmegaConf.create({**defense, **found.settings})
+            settings: dict[Any, Any] = {**defense, **found.settings}
+            defense = OmegaConf.create(settings)
             name = f"{name}: {found.strength}"
         defenses = {cut: threat_of(defense).defense for cut in self.indexes}
         for cut, index in self.indexes.items():
