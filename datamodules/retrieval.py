@@ -25,7 +25,7 @@ from unembed.core.examples import Example
 from unembed.datamodules.arrow_examples import to_arrow
 from unembed.datamodules.collections import Collection
 from unembed.datamodules.truncation import Truncation
-from unembed.defenses.base import Defense
+from unembed.defenses.base import Defense, searched
 from unembed.defenses.identity import Identity
 from unembed.embedders.cache.cached import CachedEmbedder, CachedVectors
 from unembed.metrics.retrieval import score_rankings
@@ -186,7 +186,7 @@ class Searchable:
         """
         queries, documents = self._vectors
         defense = defense or Identity()
-        asked = (defense if defended == "both" else Identity())(queries[:], self.queries, "query")
+        asked = searched(defense if defended == "both" else Identity(), queries[:], self.queries, "query")
         if asked.shape[1] != defense.output_dimension(self.embedder.dimension):
             return None
         skip = self.collection.skip_same_id
@@ -208,4 +208,4 @@ class Searchable:
     def _blocks(self, defense: Defense, documents: CachedVectors) -> Iterator[Tensor]:
         for start in range(0, len(documents), BLOCK):
             examples: Sequence[Example] = self.documents[start : start + BLOCK]
-            yield defense(documents[start : start + BLOCK], examples, "document")
+            yield searched(defense, documents[start : start + BLOCK], examples, "document")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -15,6 +15,17 @@ from unembed.core.examples import Example
 # Role of a text: a split of the data, a part of a searched collection, or "hypothesis": a text that an attacker embeds
 # to compare it with a vector.
 Role = Literal["train", "valid", "test", "query", "document", "hypothesis"]
+
+
+class Strength(NamedTuple):
+    """The argument of a defense that says how much it hides, and its ends, which may stand either way round.
+
+    An end of 0 is the dimension of the vectors. ``defense.recall`` sets the argument (datamodules/usefulness.py).
+    """
+
+    argument: str
+    weakest: float
+    strongest: float
 
 
 class Defense(Protocol):
@@ -53,10 +64,12 @@ class BaseDefense:
         perturbs: Whether a defended vector is the undefended one with an error, so that their cosine has a meaning.
         of_positions: Whether it is called once for each text, with the states (tokens, d) of its positions, instead of
             with vectors of many texts.
+        strength: The argument that makes it stronger; None: there is none.
     """
 
     perturbs = False
     of_positions = False
+    strength: ClassVar[Strength | None] = None
 
     def output_dimension(self, dimension: int) -> int:
         """Dimension of a defended vector: unchanged."""
@@ -64,6 +77,21 @@ class BaseDefense:
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
         """Does nothing."""
+
+    def searched(self, embeddings: Tensor, examples: Sequence[Example], role: Role) -> Tensor:
+        """What the owner's search compares, (n, k): the defended vectors, unless the owner's key undoes more."""
+        return self(embeddings, examples, role)
+
+    def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
+        """Defended vectors; see Defense."""
+        raise NotImplementedError
+
+
+def searched(defense: Defense, embeddings: Tensor, examples: Sequence[Example], role: Role) -> Tensor:
+    """What the owner's search compares (see BaseDefense); the defended vectors if the defense does not say."""
+    search = getattr(defense, "searched", defense)
+    found: Tensor = search(embeddings, examples, role)
+    return found
 
 
 def perturbs(defense: Defense) -> bool:

@@ -13,7 +13,7 @@ from functools import reduce
 from torch import Tensor
 
 from unembed.core.examples import Example
-from unembed.defenses.base import Defense, Fitted, Role, perturbs
+from unembed.defenses.base import Defense, Fitted, Role, Strength, perturbs, searched
 
 
 class Chain:
@@ -29,6 +29,12 @@ class Chain:
         self.steps = steps
         self.perturbs = all(map(perturbs, steps.values()))
 
+    @property
+    def strength(self) -> Strength | None:
+        """That of the last defense that has one."""
+        named = [(name, getattr(step, "strength", None)) for name, step in self.steps.items()]
+        return next((one._replace(argument=f"{name}.{one.argument}") for name, one in named[::-1] if one), None)
+
     def output_dimension(self, dimension: int) -> int:
         return reduce(lambda d, step: step.output_dimension(d), self.steps.values(), dimension)
 
@@ -42,6 +48,12 @@ class Chain:
         """Vectors (n, d) transformed by all defenses, (n, output_dimension(d))."""
         for step in self.steps.values():
             embeddings = step(embeddings, examples, role, epoch)
+        return embeddings
+
+    def searched(self, embeddings: Tensor, examples: Sequence[Example], role: Role) -> Tensor:
+        """What the owner's search compares, who undoes what each key undoes."""
+        for step in self.steps.values():
+            embeddings = searched(step, embeddings, examples, role)
         return embeddings
 
     def state(self) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from pydantic import NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from unembed.core.examples import Example
-from unembed.defenses.base import BaseDefense, Role, generator_of
+from unembed.defenses.base import BaseDefense, Role, Strength, generator_of
 
 
 class Laplace(BaseDefense):
@@ -30,6 +30,7 @@ class Laplace(BaseDefense):
     """
 
     perturbs = True
+    strength = Strength("epsilon", 1e6, 1.0)
 
     def __init__(self, epsilon: PositiveFloat = 1000.0, seed: NonNegativeInt = 0) -> None:
         self.epsilon, self.seed = epsilon, seed

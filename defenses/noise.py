@@ -18,7 +18,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor
 
 from unembed.core.examples import Example
-from unembed.defenses.base import BaseDefense, Role, generator_of
+from unembed.defenses.base import BaseDefense, Role, Strength, generator_of
 
 
 class Noise(BaseDefense):
@@ -31,6 +31,7 @@ class Noise(BaseDefense):
     """
 
     perturbs = True
+    strength = Strength("level", 1e-4, 10.0)
 
     def __init__(self, level: NonNegativeFloat = 0.01, relative: bool = False, seed: NonNegativeInt = 0) -> None:
         self.level, self.relative, self.seed = level, relative, seed

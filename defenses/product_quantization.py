@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.defenses.base import BaseDefense, Role
+from unembed.defenses.base import BaseDefense, Role, Strength
 
 VECTORS_A_CENTROID = 256  # more training vectors hardly change a centroid
 ROWS = 16_384  # vectors compared with a codebook at once
@@ -34,6 +34,7 @@ class ProductQuantization(BaseDefense):
     """
 
     perturbs = True
+    strength = Strength("centroids", 256, 2)
 
     def __init__(
         self,
@@ -66,7 +67,9 @@ class ProductQuantization(BaseDefense):
         generator = torch.Generator().manual_seed(self.seed)
         chosen = torch.randperm(len(embeddings), generator=generator)[: VECTORS_A_CENTROID * self.centroids]
         subvectors = embeddings[chosen].reshape(len(chosen), self.subvectors, -1).unbind(1)
-        self.codebooks = torch.stack([self._codebook(vectors, generator) for vectors in subvectors])
+        self.codebooks = torch.stack(
+            [k_means(vectors, self.centroids, self.iterations, generator) for vectors in subvectors]
+        )
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
         subvectors, _, size = self.codebooks.shape
@@ -80,7 +83,7 @@ class ProductQuantization(BaseDefense):
             own = slice(number * size, (number + 1) * size)
             for begin in range(0, len(embeddings), ROWS):
                 block = embeddings[begin : begin + ROWS, own]
-                quantised[begin : begin + ROWS, own] = codebook[_nearest(block, codebook)]
+                quantised[begin : begin + ROWS, own] = codebook[nearest(block, codebook)]
         return quantised
 
     def state(self) -> dict[str, Tensor]:
@@ -96,27 +99,28 @@ class ProductQuantization(BaseDefense):
             )
         self.codebooks = found
 
-    def _codebook(self, vectors: Tensor, generator: torch.Generator) -> Tensor:
-        """k-means of (n, w): (centroids, w)."""
-        distinct: Tensor = torch.unique(vectors, dim=0)
-        sampled = torch.randperm(len(distinct), generator=generator)[: self.centroids]
-        centroids = distinct[sampled]
-        if len(centroids) < self.centroids:  # fewer distinct subvectors; the padding is never the nearest
-            return torch.cat([centroids, centroids[:1].expand(self.centroids - len(centroids), -1)])
-        for _ in range(self.iterations):
-            owner = torch.cat([_nearest(block, centroids) for block in torch.split(vectors, ROWS)])
-            sums = torch.zeros_like(centroids).index_add_(0, owner, vectors)
-            counts = owner.bincount(minlength=self.centroids)[:, None]
-            moved: Tensor = torch.where(counts > 0, sums / counts.clamp(min=1), centroids)
-            if torch.equal(moved, centroids):
-                break
-            centroids = moved
-        return centroids
+
+def k_means(vectors: Tensor, count: int, iterations: int, generator: torch.Generator) -> Tensor:
+    """Lloyd's centroids of (n, w), (count, w), from a random sample of distinct vectors."""
+    distinct: Tensor = torch.unique(vectors, dim=0)
+    sampled = torch.randperm(len(distinct), generator=generator)[:count]
+    centroids = distinct[sampled]
+    if len(centroids) < count:  # fewer distinct vectors; the padding is never the nearest
+        return torch.cat([centroids, centroids[:1].expand(count - len(centroids), -1)])
+    for _ in range(iterations):
+        owner = torch.cat([nearest(block, centroids) for block in torch.split(vectors, ROWS)])
+        sums = torch.zeros_like(centroids).index_add_(0, owner, vectors)
+        counts = owner.bincount(minlength=count)[:, None]
+        moved: Tensor = torch.where(counts > 0, sums / counts.clamp(min=1), centroids)
+        if torch.equal(moved, centroids):
+            break
+        centroids = moved
+    return centroids
 
 
-def _nearest(vectors: Tensor, centroids: Tensor) -> Tensor:
+def nearest(vectors: Tensor, centroids: Tensor) -> Tensor:
     """The index of the centroid (k, w) nearest to each of the vectors (n, w); the first one of ties."""
     # |v - c|^2 without |v|^2, which is the same for all centroids.
     distances: Tensor = centroids.square().sum(dim=1) - 2 * vectors @ centroids.T
-    nearest: Tensor = distances.argmin(dim=1)
-    return nearest
+    found: Tensor = distances.argmin(dim=1)
+    return found

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
-from unembed.defenses.base import BaseDefense, Role, generator_of
+from unembed.defenses.base import BaseDefense, Role, Strength, generator_of
 
 GRID = 2**16
 
@@ -40,6 +40,7 @@ class PurMech(BaseDefense):
     """
 
     perturbs = True
+    strength = Strength("epsilon", 1e6, 1.0)
 
     def __init__(self, epsilon: PositiveFloat = 1000.0, seed: NonNegativeInt = 0) -> None:
         self.epsilon, self.seed = epsilon, seed

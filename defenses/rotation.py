@@ -60,16 +60,20 @@ class Rotation(BaseDefense):
             raise InputError("defense=rotation: the key is not the one that this run was made with")
 
     def _matrix(self, dimension: int) -> Tensor:
-        """A rotation or reflection, uniform over all orthogonal matrices (Mezzadri 2007), (d, d)."""
         if dimension not in self._matrices:
-            stream = shake_256(stretched(self._key, _MATRIX, 64) + str(dimension).encode())
-            words = np.frombuffer(stream.digest(16 * dimension**2), dtype="<u8").reshape(2, dimension, dimension)
-            uniform = ((words >> np.uint64(11)) + 0.5) / 2.0**53  # inside (0, 1)
-            normal = np.sqrt(-2 * np.log(uniform[0])) * np.cos(2 * np.pi * uniform[1])  # Box and Muller
-            orthogonal, triangular = np.linalg.qr(normal)
-            # QR alone is not uniform over the matrices; fixing the signs of R's diagonal makes it so.
-            self._matrices[dimension] = torch.from_numpy((orthogonal * np.sign(np.diag(triangular))).astype(np.float32))
+            self._matrices[dimension] = orthogonal(stretched(self._key, _MATRIX, 64), dimension)
         return self._matrices[dimension]
+
+
+def orthogonal(key: bytes, dimension: int) -> Tensor:
+    """A rotation or reflection, uniform over all orthogonal matrices (Mezzadri 2007), (d, d) float32."""
+    stream = shake_256(key + str(dimension).encode())
+    words = np.frombuffer(stream.digest(16 * dimension**2), dtype="<u8").reshape(2, dimension, dimension)
+    uniform = ((words >> np.uint64(11)) + 0.5) / 2.0**53  # inside (0, 1)
+    normal = np.sqrt(-2 * np.log(uniform[0])) * np.cos(2 * np.pi * uniform[1])  # Box and Muller
+    turned, triangular = np.linalg.qr(normal)
+    # QR alone is not uniform over the matrices; fixing the signs of R's diagonal makes it so.
+    return torch.from_numpy((turned * np.sign(np.diag(triangular))).astype(np.float32))
 
 
 def read_key(key_env: str, key_file: str | None) -> bytes:

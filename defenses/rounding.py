@@ -14,7 +14,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from unembed.core.examples import Example
-from unembed.defenses.base import BaseDefense, Role
+from unembed.defenses.base import BaseDefense, Role, Strength
 
 
 class Rounding(BaseDefense):
@@ -25,6 +25,7 @@ class Rounding(BaseDefense):
     """
 
     perturbs = True
+    strength = Strength("step", 1e-4, 10.0)
 
     def __init__(self, step: PositiveFloat = 0.02) -> None:
         self.step = step

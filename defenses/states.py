@@ -23,7 +23,7 @@ def of_states(defense: Defense, tokens: int) -> Defense:
     """``defense`` for rows of ``tokens`` positions; of a chain, each of its defenses."""
     if isinstance(defense, Chain):
         return Chain(**{name: of_states(step, tokens) for name, step in defense.steps.items()})
-    estimated = isinstance(defense, Fitted) and type(defense).fit is not BaseDefense.fit  # type: ignore[comparison-overlap]
+    estimated = isinstance(defense, Fitted) and type(defense).fit is not BaseDefense.fit
     return EstimatedOfStates(defense, tokens) if estimated else OfStates(defense, tokens)
 
 

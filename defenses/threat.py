@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 Hypotheses = Literal["clean", "defended"]
-KNOWLEDGE = ("adaptive", "hypotheses")  # keys of the node that are not arguments of the defense
+KNOWLEDGE = ("adaptive", "hypotheses", "recall")  # keys of the node that are not arguments of the defense
 
 
 @dataclass(frozen=True, slots=True)

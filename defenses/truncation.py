@@ -14,7 +14,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from unembed.core.examples import Example
-from unembed.defenses.base import BaseDefense, Role, check_dimensions
+from unembed.defenses.base import BaseDefense, Role, Strength, check_dimensions
 
 
 class Truncation(BaseDefense):
@@ -24,6 +24,8 @@ class Truncation(BaseDefense):
         dimensions: Number of dimensions to keep.
         renormalize: Rescale the remainder to the length of the whole vector, as published for vectors of length 1.
     """
+
+    strength = Strength("dimensions", 0, 1)
 
     def __init__(self, dimensions: PositiveInt = 128, renormalize: bool = True) -> None:
         self.dimensions, self.renormalize = dimensions, renormalize

@@ -39,8 +39,11 @@ from unembed.callbacks.results import (
 from unembed.callbacks.termination import Termination
 from unembed.core.errors import InputError
 from unembed.core.ranks import is_first
+from unembed.datamodules.collections import CollectionTexts
 from unembed.datamodules.embedded import DefendedEmbedder, FittedDefense
 from unembed.datamodules.inversion import InversionDataModule, training_data
+from unembed.datamodules.retrieval import Searchable
+from unembed.datamodules.usefulness import matched
 from unembed.defenses.base import Fitted
 from unembed.defenses.denoisers import ADAPTIVE, Denoiser
 from unembed.defenses.states import of_states
@@ -241,6 +244,8 @@ class Session:
 
         ``checkpoint`` is that of a killed run, which is resumed; ``origin`` the run whose weights are trained further.
         """
+        if self.config.defense.get("recall") is not None:
+            self._match_strength()
         attack, data = self.attack, self.datamodule
         if self.config.ckpt_path is not None:
             data.expect(data_of(self.run), "put back what it was, or train a new run")
@@ -332,6 +337,29 @@ class Session:
         for logger in trainer.loggers:
             logger.log_hyperparams(self.values)
         return trainer
+
+    def _match_strength(self) -> None:
+        """Set the defense's strength to ``defense.recall`` on the collection that is attacked; keep it, fitted.
+
+        The configuration then has the strength and the recall that was measured.
+        """
+        source, node = self.datamodule.source, self.config.defense
+        if not isinstance(source, CollectionTexts):
+            raise InputError(
+                f"defense.recall={node.recall}: needs a collection with queries; give datamodule=collection "
+                "datamodule.source.path=<directory>, or leave it null"
+            )
+        data = self.datamodule
+        index = Searchable(source.collection.read(), self.embedder, data.max_tokens, data.tokenizer)
+        found = matched(self.threat.settings, index, node.recall)
+        self.config.defense = {**node, **found.settings, "recall": round(found.recall, 4)}
+        for name in ("threat", "values", "datamodule", "_defended"):  # made of the settings before
+            self.__dict__.pop(name, None)
+        if is_first():
+            self._kept.write(found.defense)
+        rank_zero_info(
+            f"defense: the search finds {found.recall:.3f} of the ten nearest; {found.strength or 'no strength'}"
+        )
 
     @property
     def _kept(self) -> FittedDefense:

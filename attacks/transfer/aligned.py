@@ -8,7 +8,7 @@ A subclass writes the maps in ``prepare``; the first one, ``start``, is from the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -21,12 +21,14 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from unembed.attacks.finished import COPY, KEY, FrozenDecoder
+from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.transfer.aligners import Known, Map, read_maps, write_maps
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
 from unembed.core.limits import existing
 from unembed.datamodules.inversion import training_data
 from unembed.datamodules.sources.base import folded, rows
+from unembed.defenses.identity import Identity
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs.config_file import read_config
 from unembed.runs.stored_attack import check_directory, check_embedder
@@ -87,9 +89,27 @@ class Aligned(FrozenDecoder):
         check_trusted(config, self.source_run)
         return config
 
-    def check_other_space(self, encoder: CachedEmbedder, rotated: bool = False) -> None:
-        """Warn where the attacker's own encoder is the victim's embedder, and no defense has ``rotated`` its space."""
-        if not rotated and self.oracle is not None and self.oracle.source.fingerprint == encoder.fingerprint:
+    def _leads_home(self, oracle: CachedEmbedder | None) -> bool:
+        """Whether the map leads to the space of ``oracle``: the decoder's own embedder is the victim's, undefended."""
+        path = self.artifacts / ABOUT
+        own = read_json(path).get("encoder") if path.is_file() else self.source().fingerprint
+        return oracle is not None and oracle.source is oracle and oracle.fingerprint == own
+
+    def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
+        home = bool(self.refiners.named) and self._leads_home(oracle)
+        super().check_refining(oracle.dimension if home and oracle is not None else dimension, oracle)
+
+    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """Proposed, then refined; where the map undoes a defense, texts are compared with the mapped targets."""
+        if not self.refiners.named or not self._leads_home(oracle):
+            return super().invert(targets, oracle)
+        self.check_refining(targets.vectors.shape[1], oracle)
+        mapped = replace(targets, vectors=self._maps[START](targets.vectors).to(targets.vectors))
+        return self.refiners.refine(mapped, self.propose(targets, oracle), oracle)
+
+    def check_other_space(self, encoder: CachedEmbedder, defended: bool = False) -> None:
+        """Warn where the attacker's own encoder is the victim's embedder, and no defense has changed its space."""
+        if not defended and self.oracle is not None and self.oracle.source.fingerprint == encoder.fingerprint:
             rank_zero_warn(
                 f"{KEY}={self.source_run}: its encoder is the victim's embedder itself, so there is nothing to map"
             )
@@ -137,7 +157,7 @@ class Paired(Aligned):
         self.public = public
 
     def check_inputs(self) -> None:
-        self.check_other_space(self.source())
+        self.check_other_space(self.source(), defended=not isinstance(self.data.defense, Identity))
         if not self.data.examples("train"):
             raise InputError(
                 f"attack={self.option} needs known texts with their vectors, and there is no training "

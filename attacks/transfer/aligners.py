@@ -21,6 +21,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from unembed.core.atomic_files import write_file
+from unembed.defenses.product_quantization import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,34 @@ class KernelMap:
         return gaussian(whitened, self.anchors) @ self.weight + self.offset
 
 
+@dataclass(frozen=True, slots=True)
+class CellMap:
+    """x -> x weights[c] + offsets[c], c the cell whose centroid is nearest to the first coordinates of x.
+
+    Attributes:
+        centroids: (cells, r), r at most d.
+        weights: (cells, d, k).
+        offsets: (cells, k).
+    """
+
+    centroids: Tensor
+    weights: Tensor
+    offsets: Tensor
+
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        return self.weights.shape[1], self.weights.shape[2]
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        vectors = vectors.cpu().double()
+        cells = nearest(vectors[:, : self.centroids.shape[1]], self.centroids)
+        mapped = vectors.new_empty(len(vectors), self.weights.shape[2])
+        for cell in set(cells.tolist()):
+            rows = cells == cell
+            mapped[rows] = vectors[rows] @ self.weights[cell] + self.offsets[cell]
+        return mapped
+
+
 def gaussian(x: Tensor, y: Tensor) -> Tensor:
     """exp(-|x_i - y_j|^2): (m, r), (a, r) -> (m, a)."""
     squares = x.square().sum(1)[:, None] - 2 * x @ y.T + y.square().sum(1)
@@ -97,7 +126,7 @@ def pseudo_inverse(x: Tensor, y: Tensor) -> AffineMap:
     return AffineMap(torch.linalg.pinv(gram, rtol=limit, hermitian=True) @ (x.T @ y), y.new_zeros(y.shape[1]))
 
 
-Map = AffineMap | KernelMap
+Map = AffineMap | KernelMap | CellMap
 
 
 def write_maps(path: Path, maps: Mapping[str, Map]) -> None:
@@ -115,7 +144,11 @@ def read_maps(path: Path) -> dict[str, Map]:
     for key, tensor in load_file(path).items():
         name, _, part = key.partition(".")
         maps[name][part] = tensor
-    return {name: (KernelMap if "anchors" in parts else AffineMap)(**parts) for name, parts in maps.items()}
+    kinds = {"anchors": KernelMap, "centroids": CellMap}  # by a part that no other kind has
+    return {
+        name: next((kind for part, kind in kinds.items() if part in parts), AffineMap)(**parts)
+        for name, parts in maps.items()
+    }
 
 
 class RidgePath:

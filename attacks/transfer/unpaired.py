@@ -47,7 +47,7 @@ class Unpaired(Aligned):
                 "defense.adaptive=false: attack=unpaired compares vectors as they lie in the store, and the training "
                 "vectors would be undefended; set defense.adaptive=true"
             )
-        self.check_other_space(self.source(), rotated=defended)
+        self.check_other_space(self.source(), defended=defended)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Fit the map, unless an interrupted run has fitted it to the same vectors; copy the decoder's run."""
@@ -60,7 +60,12 @@ class Unpaired(Aligned):
         key.update(repr(sorted(vars(self.translator).items())).encode())
         if not (artifacts / ABOUT).is_file() or read_json(artifacts / ABOUT).get("key") != key.hexdigest():
             found = self.translator.fit(victim, own)
-            self.write(artifacts, {START: found.map}, {**found.about, "key": key.hexdigest()}, "translated")
+            self.write(
+                artifacts,
+                {START: found.map},
+                {**found.about, "encoder": source.fingerprint, "key": key.hexdigest()},
+                "translated",
+            )
 
     def _store(self) -> Tensor:
         """The victim's vectors, (m, d): those of the training texts, then those of the test texts."""

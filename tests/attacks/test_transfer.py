@@ -60,6 +60,16 @@ def predictions(run: Path) -> list[str]:
     return [row["prediction"] for row in read_lines(run / layout.PREDICTIONS)]
 
 
+@pytest.mark.filterwarnings("ignore:.*so there is nothing to map")
+def test_behind_a_lock_texts_are_compared_where_the_map_leads(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNEMBED_ROTATION_KEY", KEY)
+    given = ["attack=algen", "attack.rounds=0", "attack/refine=[rerank]", "attack.refine.rerank.proposals=2"]
+    plain = attacked(base, "unlocked", *given, embedder=OWN)
+    locked = attacked(base, "locked", *given, "defense=rotation", "defense.adaptive=true", embedder=OWN)
+    assert metrics_of(locked)["queries"] == metrics_of(plain)["queries"] > 0
+    assert predictions(locked) == predictions(plain)
+
+
 @pytest.mark.parametrize("attack", [["attack=algen"], TEIA_SETTINGS], ids=["algen", "teia"])
 def test_known_texts_are_all_that_is_asked(base: Path, monkeypatch: pytest.MonkeyPatch, attack: list[str]) -> None:
     asked: list[str] = []

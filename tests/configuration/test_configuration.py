@@ -247,7 +247,7 @@ def test_all_that_is_misspelt_is_reported_at_once() -> None:
         "attack.decodng: unknown key, did you mean decoding?",
         "beams: unknown key, did you mean attack.decoding.beams?",
         "trainer.max_stps: unknown key, did you mean max_steps?",
-        "defense.pieces: unknown key, valid: adaptive, centroids, hypotheses, iterations, seed, subvectors; an "
+        "defense.pieces: unknown key, valid: adaptive, centroids, hypotheses, iterations, recall, seed, subvectors; an "
         "argument that no option sets is added by +defense.pieces=8",
         "+seed=3: already exists, leave out the +",
         "colour: unknown key, valid: access, attack, cache_dir, callbacks, choices, ckpt_path, datamodule, defense, "

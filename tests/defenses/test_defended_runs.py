@@ -29,7 +29,7 @@ from unembed.defenses.noise import Noise
 from unembed.defenses.product_quantization import ProductQuantization
 from unembed.defenses.rounding import Rounding
 from unembed.defenses.scalar_quantization import ScalarQuantization
-from unembed.defenses.threat import threat_of
+from unembed.defenses.threat import KNOWLEDGE, threat_of
 from unembed.defenses.truncation import Truncation
 from unembed.embedders.base import fingerprint_of
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -113,7 +113,8 @@ def test_a_run_is_given_another_defense() -> None:
     run = OmegaConf.create(launch.plain(before))
     alone = launch.amend(run, ["defense=rounding", "defense.step=0.25"])
     assert launch.plain(alone)["defense"] == {
-        "adaptive": False, "hypotheses": "clean", "_target_": "unembed.defenses.rounding.Rounding", "step": 0.25,
+        "adaptive": False, "hypotheses": "clean", "recall": None, "step": 0.25,
+        "_target_": "unembed.defenses.rounding.Rounding",
     }  # fmt: skip
     changed = launch.amend(run, ["defense.noise.level=2", "defense.adaptive=true"])
     assert (changed.defense.noise.level, changed.defense.adaptive, changed.choices.defense) == (
@@ -122,7 +123,7 @@ def test_a_run_is_given_another_defense() -> None:
         "masking+noise",
     )
     other = launch.amend(run, ["defense=[rounding,truncation]", "defense.truncation.dimensions=9"])
-    assert [name for name in other.defense if name not in ("adaptive", "hypotheses", "_target_")] == [
+    assert [name for name in other.defense if name not in (*KNOWLEDGE, "_target_")] == [
         "rounding", "truncation"
     ]  # fmt: skip
     assert other.choices.defense == "rounding+truncation"

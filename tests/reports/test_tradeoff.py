@@ -218,6 +218,11 @@ def kept(output: Path) -> Mapping[str, float]:
 
 
 @pytest.mark.slow
+def test_a_point_is_as_strong_as_its_recall_allows(run: Path, tmp_path: Path) -> None:
+    points = sweep(run, tmp_path / "recall", points=["defense=noise defense.recall=0.8"])["points"]
+    assert re.fullmatch(r"noise recall=0\.8: level=0\.\d+", points[1]["name"])
+
+
 def test_a_sweep_from_end_to_end_and_again_after_a_kill(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

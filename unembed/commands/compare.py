@@ -7,6 +7,7 @@ Runs that differ only in their seeds are shown as mean and standard deviation, a
     unembed compare runs/* x=parameters                          # charts over the number of parameters alone
     unembed compare runs/*/evaluations/* columns=data            # a table a metric: runs down, data sets across
     unembed compare columns=access runs/access/*                 # attacks down, what the attacker has across
+    unembed compare columns=locks runs/locks/*                   # defenses down, attackers across, equally useful
     unembed compare layout=geia_table3 runs/geia_table3/*        # a table of a paper, its values below ours
 
 Each directory is a run or one of its evaluations, with metrics.json and predictions.jsonl; others are passed over, and
@@ -18,7 +19,8 @@ named.
     x           everything that differs             training_texts, parameters, embedded_words or corpus_similarity: the
                                                     charts' axis
     columns     metrics of one table                data: a table a metric, with a column for each data set; access: the
-                                                    cells of experiment=access, with a heat map (docs/access.md)
+                                                    cells of experiment=access, with a heat map (docs/access.md);
+                                                    locks: those of experiment=locks (docs/locks.md)
     layout      runs down, metrics across           a table of configs/layout, or a .yaml file of your own
     resamples   2000                                bootstrap resamples, at least 1,000
     seed        0                                   seed of the resampling
@@ -56,7 +58,7 @@ class Settings(BaseModel):
     metrics: Annotated[list[str], Field(min_length=1)] = ["bleu", "token_f1", "exact_match", "cosine"]
     reference: Path | None = None
     x: Literal["training_texts", "parameters", "embedded_words", "corpus_similarity"] | None = None
-    columns: Literal["data", "access"] | None = None
+    columns: Literal["data", "access", "locks"] | None = None
     layout: str | None = None
     resamples: Annotated[int, Field(ge=1000)] = 2000
     seed: NonNegativeInt = 0
@@ -81,8 +83,10 @@ def read_settings(words: Sequence[str]) -> Settings:
         values["reference"] = _directory(str(values["reference"]))
     if "layout" in values and (beside := sorted({"metrics", "reference", "x", "columns"} & set(values))):
         raise InputError(f"layout: a layout has rows, columns and metrics of its own; leave out {', '.join(beside)}")
-    if values.get("columns") == "access" and (beside := sorted({"metrics", "reference", "x"} & set(values))):
-        raise InputError(f"columns=access: its metrics and their places are fixed; leave out {', '.join(beside)}")
+    if values.get("columns") in ("access", "locks") and (beside := sorted({"metrics", "reference", "x"} & set(values))):
+        raise InputError(
+            f"columns={values['columns']}: its metrics and their places are fixed; leave out {', '.join(beside)}"
+        )
     try:
         return Settings.model_validate({"directories": directories, **values})
     except ValidationError as error:
@@ -111,6 +115,10 @@ def compare(settings: Settings) -> None:
         from unembed.reports.access import write_access_table
 
         paths = write_access_table(settings.directories, settings.output, settings.resamples, settings.seed)
+    elif settings.columns == "locks":
+        from unembed.reports.locks import write_lock_table
+
+        paths = write_lock_table(settings.directories, settings.output, settings.resamples, settings.seed)
     else:
         with trusting(settings.trust):
             tables, charts, lead = _side_by_side(settings) if settings.layout is None else _laid_out(settings)

@@ -86,6 +86,7 @@ _HINTS: dict[str, Any] = {
     "trainer.max_time": Annotated[Any, AfterValidator(_duration)],
     "show_text": bool, "trust_vectors": bool, "defense.adaptive": bool,
     "defense.hypotheses": Literal["clean", "defended"],
+    "defense.recall": Annotated[float, Field(gt=0, le=1)] | None,
     "defenses": list[str], "trust": str | list[str], "calibration": str | list[str], "also": str | list[str] | None,
     **dict.fromkeys(("objective", "run_dir", "cache_dir", "output_dir", "vectors", "output", "candidates", "name",
                      "folder"), str),

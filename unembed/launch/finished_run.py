@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 # What may change when a run is resumed: its budget, and what changes neither weights nor metrics.
 MAY_CHANGE = (
-    *BUDGET, "run_dir", "ckpt_path", "cache_dir", "trust", "objective", "access", "logger",
+    *BUDGET, "run_dir", "ckpt_path", "cache_dir", "trust", "objective", "access", "defense.recall", "logger",
     "attack.gradient_checkpointing", "trainer.accelerator", "trainer.strategy", "trainer.enable_progress_bar",
     "trainer.log_every_n_steps", "embedder.device", "embedder.batch_size", "embedder.concurrency", "embedder.timeout",
     "embedder.retries",

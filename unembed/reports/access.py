@@ -39,11 +39,12 @@ _TEMPLATE = "reports/access.html.jinja"
 
 
 class Column(BaseModel):
-    """A column: its title, how a sentence says it, and the columns whose attacker has less."""
+    """A column: its title, how a sentence says it, the columns whose attacker has less, and if it may be left out."""
 
     title: str
     said: str
     includes: list[str]
+    optional: bool = False
 
 
 class Plan(BaseModel):
@@ -118,32 +119,40 @@ def write_access_table(directories: Sequence[Path], output: Path, resamples: int
     Returns:
         The files.
     """
-    declared = {path: node for path in directories if (node := _declared(path)) is not None}
-    needed = (layout.METRICS, layout.PREDICTIONS)
-    ended = [path for path in declared if all((path / name).is_file() for name in needed)]
-    unfinished = [str(path) for path in declared if path not in ended]
-    if not ended:
-        more = f"; not finished: {', '.join(unfinished)}" if unfinished else ""
-        raise InputError(f"columns=access: no directory is a finished cell of experiment=access{more}")
-    entries = read_entries(ended)
-    for entry in entries:
-        if entry.texts != entries[0].texts:
-            raise InputError(
-                f"columns=access: {entry.results.directory} was tested on other texts than "
-                f"{entries[0].results.directory}; all cells of a table are of one test set"
-            )
-    present = {key for entry in entries for key in entry.results.metrics}
-    compared = compare(entries, [key for key in METRICS if key in present], resamples, seed)
-    cells = [_cell(one, declared[one.entry.results.directory]) for one in compared]
+    measured, unfinished = read_cells(directories, resamples, seed, "access")
     places: dict[tuple[str, str, str], AccessCell] = {}
-    for cell in cells:
+    for cell, _ in measured:
         other = places.setdefault((cell.attack, cell.has, cell.defense), cell)
         if other is not cell:
             raise InputError(
                 f"columns=access: {other.source} and {cell.source} are both of attack {cell.attack!r}, {cell.has}, "
                 f"defense {cell.defense}; leave one of them out, or name the attack otherwise"
             )
+    cells, entries = [cell for cell, _ in measured], [one.entry for _, one in measured]
     return _write(output, cells, entries, _notes(cells, entries, resamples, unfinished))
+
+
+def read_cells(
+    directories: Sequence[Path], resamples: int, seed: int, table: str
+) -> tuple[list[tuple[AccessCell, Compared]], list[str]]:
+    """The finished runs that declare a cell, all of one test set, and the names of the others that do."""
+    declared = {path: node for path in directories if (node := _declared(path)) is not None}
+    needed = (layout.METRICS, layout.PREDICTIONS)
+    ended = [path for path in declared if all((path / name).is_file() for name in needed)]
+    unfinished = [str(path) for path in declared if path not in ended]
+    if not ended:
+        more = f"; not finished: {', '.join(unfinished)}" if unfinished else ""
+        raise InputError(f"columns={table}: no directory is a finished cell of experiment={table}{more}")
+    entries = read_entries(ended)
+    for entry in entries:
+        if entry.texts != entries[0].texts:
+            raise InputError(
+                f"columns={table}: {entry.results.directory} was tested on other texts than "
+                f"{entries[0].results.directory}; all cells of a table are of one test set"
+            )
+    present = {key for entry in entries for key in entry.results.metrics}
+    compared = compare(entries, [key for key in METRICS if key in present], resamples, seed)
+    return [(_cell(one, declared[one.entry.results.directory]), one) for one in compared], unfinished
 
 
 def _declared(directory: Path) -> Declared | None:
@@ -175,7 +184,8 @@ def _cell(one: Compared, declared: Declared) -> AccessCell:
 
 def undefended(cells: Sequence[AccessCell]) -> Table:
     """Attacks down, what the attacker has across, without a defense; the highest of each column first."""
-    columns, impossible = plan().columns, plan().impossible
+    impossible, has_cells = plan().impossible, {one.has for one in cells}
+    columns = {has: one for has, one in plan().columns.items() if not one.optional or has in has_cells}
     measured = {(one.attack, one.has): one for one in cells if one.defense == UNDEFENDED}
     best = [highest(cells, has) for has in columns]
     first = [heat_cell(one, by=one.attack if one else "") for one in best]
@@ -253,9 +263,9 @@ def _notes(
 def _write(output: Path, cells: Sequence[AccessCell], entries: Sequence[Entry], notes: Sequence[str]) -> list[Path]:
     rows = [one.row for one in entries[0].results.recovered]
     texts = blake2b(json.dumps(sorted([row.index, row.reference] for row in rows)).encode(), digest_size=8).hexdigest()
-    facts = _facts(entries)
+    facts = facts_of(entries)
     maps = [one for one in (undefended(cells), defended(cells)) if one is not None]
-    presumed = _presumed(cells)
+    presumed = presumptions(cells)
     best = [(plan().columns[has].said, one) for has in LEAD if (one := highest(cells, has)) is not None]
     sections = [(f"map-{n}", one.title, macro("heat_map", _TEMPLATE, map=one)) for n, one in enumerate(maps)]
     sections.append(("read", "How to read it", macro("notes", _TEMPLATE, notes=notes)))
@@ -286,7 +296,7 @@ def _write(output: Path, cells: Sequence[AccessCell], entries: Sequence[Entry], 
     return paths
 
 
-def _facts(entries: Sequence[Entry]) -> dict[str, str]:
+def facts_of(entries: Sequence[Entry]) -> dict[str, str]:
     recorded = (entry.results.record.get("processor") for entry in entries)
     processors = (str(one["name"]) for one in recorded if isinstance(one, dict) and "name" in one)
     facts = {
@@ -297,7 +307,7 @@ def _facts(entries: Sequence[Entry]) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
-def _presumed(cells: Sequence[AccessCell]) -> Table:
+def presumptions(cells: Sequence[AccessCell]) -> Table:
     """What each attack presumes, and what it costs; of several defenses, the first."""
     places: dict[tuple[str, str], AccessCell] = {}
     for cell in sorted(cells, key=lambda one: rank(one.attack, one.has)):

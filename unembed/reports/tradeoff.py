@@ -29,6 +29,7 @@ from unembed.datamodules.embedded import DEFENSE_SAMPLE
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.retrieval import Defended, Searchable, Similarity
 from unembed.datamodules.sources.base import folded
+from unembed.datamodules.usefulness import matched
 from unembed.defenses.threat import Hypotheses, threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.statistics import evenly
@@ -249,8 +250,16 @@ class Bench:
         """Attack and search under a defense; return the point and its text rows.
 
         For each cut, the defense is fitted anew to the documents that are not attacked, which a defender has too.
-        ``hypotheses`` says whether texts that the attack embeds get clean or defended vectors.
+        ``hypotheses`` says whether texts that the attack embeds get clean or defended vectors. A point with
+        ``defense.recall`` gets the strength that leaves the search so much.
         """
+        from omegaconf import OmegaConf
+
+        if (wanted := defense.get("recall")) is not None:
+            found = matched(threat_of(defense).settings, self.indexes[self.cut], wanted)
+            settings: dict[Any, Any] = {**defense, **found.settings}
+            defense = OmegaConf.create(settings)
+            name = f"{name}: {found.strength}"
         defenses = {cut: threat_of(defense).defense for cut in self.indexes}
         for cut, index in self.indexes.items():
             index.fit(defenses[cut], self._others[:: math.ceil(len(self._others) / DEFENSE_SAMPLE) or 1])
