@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import numpy as np
 from hydra.errors import InstantiationException
@@ -40,12 +40,20 @@ if TYPE_CHECKING:
 
     from unembed.attacks.parts.predictions import Prediction
     from unembed.audit.results import Audit
+    from unembed.datamodules.vector_stores.vector_files import VectorRows
     from unembed.embedders.cache.cached import CachedEmbedder
     from unembed.metrics.spaces import Space
     from unembed.reports.reading import Reader
     from unembed.runs.files import Row
 
     Vectors = NDArray[Any] | Tensor | Sequence[Sequence[float]] | str | Path
+
+
+class Reading(Protocol):
+    """Predictions for the vectors from ``begin`` to ``end`` (excluded), with their cosines."""
+
+    def __call__(self, begin: int, end: int, *, shown: bool = False) -> list[tuple[Prediction, float | None]]: ...
+
 
 ARRAY = "array"  # the name of vectors in messages that come from no file
 log = logging.getLogger("unembed")
@@ -138,29 +146,46 @@ class Attacker:
             return _vectors_of(texts, self.session.service)
 
     def read(
-        self, given: Vectors, max_queries: int | None, *, cosines: bool, trusted: bool, limit: int | None = None
+        self, given: Vectors, max_queries: int | None, *, cosines: bool, trusted: bool
     ) -> list[tuple[Prediction, float | None]]:
         """A prediction for each vector, with its cosine if ``cosines``; see ``invert``."""
-        from unembed.datamodules.vector_stores.vector_files import checked, read_vectors
-        from unembed.reports.vector_space import check_reading, check_space, dimension_explained
+        rows = self.rows(given)
+        return self.reading(rows, max_queries, cosines=cosines, trusted=trusted)(0, len(rows), shown=True)
 
-        session, space, references = self.session, self._space, [row.reference for row in self._known]
-        from_file = isinstance(given, str | Path)
-        name = str(given) if from_file else ARRAY
-        with dimension_explained(space, session):
-            if from_file:
-                vectors = read_vectors(Path(name), session.dimension, limit)
-            else:
-                vectors = checked(_array(given), name, session.dimension, limit)
-        for warning in check_space(name, vectors, space, session, references, trusted):
+    def rows(self, given: Vectors, limit: int | None = None) -> VectorRows:
+        """The first ``limit`` vectors, checked; of a .npy file only the part that is read is in memory."""
+        from unembed.datamodules.vector_stores.vector_files import VectorRows
+        from unembed.reports.vector_space import dimension_explained
+
+        with dimension_explained(self._space, self.session):
+            if isinstance(given, str | Path):
+                return VectorRows(Path(given), str(given), self.session.dimension, limit)
+            return VectorRows(_array(given), ARRAY, self.session.dimension, limit)
+
+    def reading(self, rows: VectorRows, max_queries: int | None, *, cosines: bool, trusted: bool) -> Reading:
+        """What reads the vectors from a first to a last one, after a look at a sample of all."""
+        from unembed.metrics.statistics import evenly
+        from unembed.reports.vector_space import MOST, check_reading, check_space
+
+        session, count = self.session, len(rows)
+        sample = rows[:: max(1, -(-count // MOST))]
+        references = [row.reference for row in self._known]
+        for warning in check_space(rows.name, sample, self._space, session, references, trusted):
             log.warning(warning)
-        vectors = session.denoised(vectors)
+        if session.denoiser is not None:
+            sample = session.denoised(rows[evenly(range(count), session.denoiser.rows)])  # fits the denoiser
         reader = self._reader(max_queries)
-        for warning in check_reading(name, vectors, reader, [row.cosine for row in self._known], trusted):
+        for warning in check_reading(rows.name, sample, reader, [row.cosine for row in self._known], trusted):
             log.warning(warning)
-        predictions = reader.read(vectors)
-        of_each = reader.cosines(predictions, vectors) if cosines else [None] * len(predictions)
-        return list(zip(predictions, of_each, strict=True))
+
+        def read(begin: int, end: int, *, shown: bool = False) -> list[tuple[Prediction, float | None]]:
+            vectors = rows[begin:end]
+            vectors = vectors if session.denoiser is None else session.denoiser(vectors)
+            predictions = reader.read(vectors, range(begin, end), shown=shown)
+            of_each = reader.cosines(predictions, vectors) if cosines else [None] * len(predictions)
+            return list(zip(predictions, of_each, strict=True))
+
+        return read
 
     @functools.cached_property
     def _known(self) -> list[Row]:
