@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             Work(f"embed, train, test ({n})", "train", GEIA, n, None),
             Work(f"hypotheses, corrector ({n})", "train", [*CORRECTOR, f"attack.inverter_run={inverter}"], n, cache),
             Work(f"evaluate, rerank 8 ({n})", "evaluate", evaluation, n, cache),
-            Work(f"invert 1,000 vectors ({n})", "invert", inversion, n, base / "geia" / "cache"),
+            Work(f"invert 400 vectors ({n})", "invert", inversion, n, base / "geia" / "cache"),
         )
         if options.only in work.name
     ]
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             undisturbed(work, base / work.name)
         texts = [row["reference"] for row in outcome_of(Work("", "train", [], 1, None), base / "geia").predictions]
         some = MiniLM("cpu").embed(texts).numpy()
-        np.save(vectors, some[np.arange(1000) % len(some)] + np.random.default_rng(0).normal(0, 0.01, (1000, 1)))
+        np.save(vectors, some[np.arange(400) % len(some)] + np.random.default_rng(0).normal(0, 0.01, (400, 1)))
     wanted = {}
     for number, work in enumerate(works):
         wanted[work.name] = undisturbed(work, folder / f"undisturbed{number}")

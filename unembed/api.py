@@ -169,13 +169,13 @@ class Attacker:
 
         session, count = self.session, len(rows)
         sample = rows[:: max(1, -(-count // MOST))]
-        references = [row.reference for row in self._known]
+        references = [row.reference for row in self.known]
         for warning in check_space(rows.name, sample, self._space, session, references, trusted):
             log.warning(warning)
         if session.denoiser is not None:
             sample = session.denoised(rows[evenly(range(count), session.denoiser.rows)])  # fits the denoiser
         reader = self._reader(max_queries)
-        for warning in check_reading(rows.name, sample, reader, [row.cosine for row in self._known], trusted):
+        for warning in check_reading(rows.name, sample, reader, [row.cosine for row in self.known], trusted):
             log.warning(warning)
 
         def read(begin: int, end: int, *, shown: bool = False) -> list[tuple[Prediction, float | None]]:
@@ -188,7 +188,7 @@ class Attacker:
         return read
 
     @functools.cached_property
-    def _known(self) -> list[Row]:
+    def known(self) -> list[Row]:
         """The run's test texts that vectors are compared with."""
         from unembed.embedders.language_model import LanguageModelEmbedder
         from unembed.reports.reading import known_rows
@@ -204,7 +204,7 @@ class Attacker:
         from unembed.reports.vector_space import reference_space
 
         try:
-            return reference_space(self.session, [row.reference for row in self._known])
+            return reference_space(self.session, [row.reference for row in self.known])
         except QueryLimitError as error:
             log.warning("the vectors are not compared with those of the run's test texts. %s", error)
             return None
@@ -230,7 +230,7 @@ class Attacker:
 
 
 def audit_vectors(
-    vectors: Vectors,
+    vectors: Vectors | object,
     texts: Sequence[str | None] | str | Path | None = None,
     attacker: str | Path | None = None,
     **settings: Any,
@@ -238,8 +238,10 @@ def audit_vectors(
     """How much of the text behind vectors can be recovered; ``unembed audit`` as a function (docs/audit.md).
 
     Args:
-        vectors: An array or tensor (n, d), or what ``vectors=`` takes: a file or a store.
-        texts: The true texts of an array's rows, None where one is unknown; or what ``texts=`` takes. None: estimate.
+        vectors: An array or tensor (n, d), what ``vectors=`` takes, which is a file or a store, or a store of LangChain
+            or LlamaIndex in memory.
+        texts: The true texts of an array's rows, None where one is unknown; or what ``texts=`` takes, such as
+            ``"store"`` for the texts beside the vectors. None: estimate.
         attacker: A run as for ``load``; None: the shipped one for vectors of this dimension.
         settings: Keys of configs/audit.yaml (``limit=500``), and overrides of the run (``**{"denoiser": "gaussian"}``).
 
@@ -247,9 +249,12 @@ def audit_vectors(
         InputError: As ``load`` and ``Attacker.invert``; or the texts are others than those of the vectors.
     """
     from unembed.commands.audit import audited, check_given
-    from unembed.datamodules.vector_stores.sampling import ArrayStore, TextArray, VectorStore
+    from unembed.datamodules.vector_stores.in_memory import in_memory
+    from unembed.datamodules.vector_stores.sampling import STORE, ArrayStore, TextArray, VectorStore
     from unembed.datamodules.vector_stores.vector_files import checked
 
+    if (contents := in_memory(vectors)) is not None:
+        vectors, texts = contents[0], contents[1] if texts == STORE else texts
     given: dict[str, Any] = {"vectors": vectors, "texts": texts, "run": attacker}
     array = None if isinstance(vectors, str | Path) else _array(vectors)
     known = None if texts is None or isinstance(texts, str | Path) else [text or "" for text in texts]
