@@ -164,16 +164,15 @@ class Attacker:
 
     def reading(self, rows: VectorRows, max_queries: int | None, *, cosines: bool, trusted: bool) -> Reading:
         """What reads the vectors from a first to a last one, after a look at a sample of all."""
-        from unembed.metrics.statistics import evenly
         from unembed.reports.vector_space import MOST, check_reading, check_space
 
-        session, count = self.session, len(rows)
-        sample = rows[:: max(1, -(-count // MOST))]
+        session = self.session
+        sample = rows.sample(MOST)
         references = [row.reference for row in self.known]
         for warning in check_space(rows.name, sample, self._space, session, references, trusted):
             log.warning(warning)
         if session.denoiser is not None:
-            sample = session.denoised(rows[evenly(range(count), session.denoiser.rows)])  # fits the denoiser
+            sample = session.denoised(rows.sample(session.denoiser.rows))  # fits the denoiser
         reader = self._reader(max_queries)
         for warning in check_reading(rows.name, sample, reader, [row.cosine for row in self.known], trusted):
             log.warning(warning)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from tokenize import TokenError
@@ -111,14 +111,23 @@ class VectorRows:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, rows: slice | Sequence[int]) -> Tensor:
-        """Vectors of ``rows``, (m, d) float32."""
+    def __getitem__(self, rows: slice) -> Tensor:
+        """Vectors of adjacent rows, (m, d) float32."""
         import torch
 
         return torch.from_numpy(self._floats(rows))
 
-    def _floats(self, rows: slice | Sequence[int]) -> Array:
-        # A .npy file is mapped anew for each part, as the pages of a mapping stay in memory.
+    def sample(self, most: int) -> Tensor:
+        """At most ``most`` rows, evenly, (m, d) float32."""
+        import torch
+
+        if self._count <= most:
+            return self[:]
+        rows = [part * self._count // most for part in range(most)]
+        return torch.from_numpy(np.concatenate([self._floats(slice(row, row + 1)) for row in rows]))
+
+    def _floats(self, rows: slice) -> Array:
+        # A .npy file is mapped anew for each part, as the pages of a mapping, and those around them, stay in memory.
         array = _npy(self._source, 0, None) if isinstance(self._source, Path) else self._source
         return _floats(array[: self._count][rows])
 

@@ -36,7 +36,7 @@ def read_back(
         attacker: What ``unembed.load`` opens.
         texts: A .jsonl file with ``text`` and, for the score of entities, ``spans`` a line; None: the texts that the
             attacker was tested on.
-        vectors: A file with the vector of each text, such as one from a store; None: the attacker's embedder makes them.
+        vectors: A file with the vector of each text, such as one from a store; None: the attacker's embedder makes it.
         max_queries: Texts that the attack may have embedded for each vector.
     """
     opened = load(attacker)
