@@ -13,8 +13,7 @@ all are joined, so the same command, with as many ranks or another number, goes 
 
 from __future__ import annotations
 
-import shutil
-import time
+import json
 from collections.abc import Iterator
 from contextlib import nullcontext
 from hashlib import sha256
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unembed import launch
-from unembed.core.errors import InputError, printable
+from unembed.core.errors import printable
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from unembed.api import Attacker
 
 BATCHES = 4  # of a part: what a kill loses
-KEY = "key.json"  # what the parts were made with
-PARTIAL = b'"partial": true}\n'  # the end of a line whose search a query limit cut short
 
 
 def invert(settings: DictConfig, config: DictConfig) -> None:
@@ -40,9 +37,9 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     import torch
 
     from unembed.api import Attacker
-    from unembed.core.atomic_files import write_json, write_json_lines
     from unembed.core.progress import Progress
     from unembed.core.ranks import local_rank, meet, rank_and_size
+    from unembed.reports.parts import Parts
     from unembed.runs import layout
 
     rank, size = rank_and_size()
@@ -52,36 +49,24 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     attacker = Attacker(settings, config)
     rows = attacker.rows(vectors, settings.limit)
     read = attacker.reading(rows, None, cosines=settings.cosines, trusted=settings.trust_vectors)
-    folder, step = output.with_name(f"{output.name}.parts"), BATCHES * settings.batch_size
-    begins = range(0, len(rows), step)
-    parts = {folder / f"{begin:012d}.jsonl": range(begin, min(begin + step, len(rows))) for begin in begins}
-    with layout.locked(folder, "output") if rank == 0 else nullcontext():
-        key = {"key": _key(attacker, vectors, len(rows))}
-        _check_same(folder, output, key)
-        write_json(folder / KEY, key)
-        mine = [part for part in islice(parts, rank, None, size) if not part.is_file()]
+
+    def lines(part: range) -> Iterator[dict[str, Any]]:
+        for index, (one, cosine) in zip(part, read(part.start, part.stop), strict=True):
+            partial = {"partial": True} if one.partial else {}
+            yield {"index": index, "text": one.candidates[0], "cosine": cosine, **partial}
+
+    parts = Parts(output, len(rows), BATCHES * settings.batch_size)
+    with layout.locked(parts.folder, "output") if rank == 0 else nullcontext():
+        mine = parts.begin(_key(attacker, vectors, len(rows)), rank, size)
         meet()  # all have looked before the first one ends and removes the folder
-        with Progress(sum(len(parts[part]) for part in mine), "inverting", shown=rank == 0) as progress:
+        with Progress(sum(map(len, mine)), "inverting", shown=rank == 0) as progress:
             for part in mine:
-                begin, end = parts[part].start, parts[part].stop
                 with attacker.session.oracle.source.forgetting():
-                    write_json_lines(part, _lines(begin, read(begin, end)))
-                progress.advance(end - begin)
+                    parts.write(part, lines(part))
+                progress.advance(len(part))
         if rank == 0:
-            _wait_for(parts)
-            cut = _join(parts, output)
-            shutil.rmtree(folder)
-            _print(output, len(rows), cut, attacker.session.embedder.queries.limit)
-
-
-def _lines(begin: int, read: list[Any]) -> Iterator[dict[str, Any]]:
-    for index, (one, cosine) in enumerate(read, begin):
-        yield {
-            "index": index,
-            "text": one.candidates[0],
-            "cosine": cosine,
-            **({"partial": True} if one.partial else {}),
-        }
+            parts.join()
+            _print(output, len(rows), attacker.session.embedder.queries.limit)
 
 
 def _key(attacker: Attacker, vectors: Path, count: int) -> str:
@@ -98,43 +83,7 @@ def _key(attacker: Attacker, vectors: Path, count: int) -> str:
     return sha256(repr(made_with).encode()).hexdigest()
 
 
-def _check_same(folder: Path, output: Path, key: dict[str, str]) -> None:
-    from unembed.core.atomic_files import read_json
-
-    if (folder / KEY).is_file() and read_json(folder / KEY) != key:
-        raise InputError(
-            f"output={output}: {folder} holds parts of an inversion of other vectors or with other settings, which was "
-            "interrupted; repeat that command, remove the folder, or choose another output"
-        )
-
-
-def _wait_for(parts: dict[Path, range]) -> None:
-    """Wait until the other ranks have written theirs; if one dies, torchrun ends this one."""
-    while not all(part.is_file() for part in parts):
-        time.sleep(0.2)
-
-
-def _join(parts: dict[Path, range], output: Path) -> int:
-    """Write the lines of all parts to one file; return how many of them a query limit cut short."""
-    from unembed.core.atomic_files import write_file
-
-    cut = 0
-
-    def lines() -> Iterator[bytes]:
-        nonlocal cut
-        for part in parts:
-            with part.open("rb") as file:
-                for line in file:
-                    cut += line.endswith(PARTIAL)
-                    yield line
-
-    write_file(output, lambda file: file.writelines(lines()))
-    return cut
-
-
-def _print(output: Path, count: int, cut: int, limit: str | None) -> None:
-    import json
-
+def _print(output: Path, count: int, limit: str | None) -> None:
     with output.open(encoding="utf-8") as file:
         for row in map(json.loads, islice(file, 10)):
             text = printable(" ".join(row["text"].split("\n")))
@@ -142,6 +91,8 @@ def _print(output: Path, count: int, cut: int, limit: str | None) -> None:
             print(f"{row['index']:>6}  {cosine}  {text}")
     print(printable(f"{count} texts written to {output}"))
     if limit is not None:
+        with output.open("rb") as file:
+            cut = sum(line.endswith(b'"partial": true}\n') for line in file)
         print(f"CUT SHORT: the search for {cut} of them ended early. {limit}")
 
 
