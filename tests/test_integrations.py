@@ -1,4 +1,4 @@
-"""Stores of other libraries, by stand-ins with their attributes; tasks of Inspect AI and MTEB where these are installed."""
+"""Stores of other libraries, by stand-ins with their attributes; tasks of Inspect AI and MTEB where they are there."""
 
 from __future__ import annotations
 
