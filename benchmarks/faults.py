@@ -1,4 +1,4 @@
-"""Kills processes at random moments of embedding, training, hypothesis generation and evaluation, and looks at the end.
+"""Kills processes at random moments of embedding, training, hypotheses, evaluation and inversion, and looks at the end.
 
     python benchmarks/faults.py --folder /tmp/faults --runs 20
 
@@ -32,11 +32,12 @@ import numpy as np
 import torch
 import transformers  # noqa: F401  imported before the first fork
 from lightning.pytorch.utilities import rank_zero_only
-from measuring import ROOT, command_line
+from measuring import command_line
 
 from unembed.core.atomic_files import read_json
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.cache.shards import ShardStore
+from unembed.embedders.minilm import MiniLM
 from unembed.runs import layout
 
 DATA = ["datamodule.limit_train=160", "datamodule.limit_valid=8", "datamodule.limit_test=24",
@@ -97,6 +98,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     base = folder / "base"
     cache, geia, inverter = (base / "inverter" / "cache", base / "geia" / "run", base / "inverter" / "run")
     evaluation = [f"run={geia}", "attack.decoding.rerank=8"]
+    vectors = base / "vectors.npy"
+    inversion = [f"run={geia}", f"vectors={vectors}", "trust_vectors=true", "batch_size=4", "attack.decoding.rerank=8"]
     works = [
         work
         for n in (1, 2)
@@ -104,6 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             Work(f"embed, train, test ({n})", "train", GEIA, n, None),
             Work(f"hypotheses, corrector ({n})", "train", [*CORRECTOR, f"attack.inverter_run={inverter}"], n, cache),
             Work(f"evaluate, rerank 8 ({n})", "evaluate", evaluation, n, cache),
+            Work(f"invert 400 vectors ({n})", "invert", inversion, n, base / "geia" / "cache"),
         )
         if options.only in work.name
     ]
@@ -112,6 +116,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if any(work.cache is not None for work in works):
         for work in (Work("geia", "train", GEIA, 1, None), Work("inverter", "train", INVERTER, 1, base / "geia/cache")):
             undisturbed(work, base / work.name)
+        texts = [row["reference"] for row in outcome_of(Work("", "train", [], 1, None), base / "geia").predictions]
+        some = MiniLM("cpu").embed(texts).numpy()
+        np.save(vectors, some[np.arange(400) % len(some)] + np.random.default_rng(0).normal(0, 0.01, (400, 1)))
     wanted = {}
     for number, work in enumerate(works):
         wanted[work.name] = undisturbed(work, folder / f"undisturbed{number}")
@@ -182,10 +189,11 @@ def start(work: Work, folder: Path, session: int) -> list[int]:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = str(one.getsockname()[1])
-    target = "run_dir" if work.script == "train" else "output_dir"
+    target = {"train": "run_dir", "evaluate": "output_dir", "invert": "output"}[work.script]
     arguments = [*work.overrides, f"{target}={folder / 'run'}", f"cache_dir={folder / 'cache'}"]
     arguments += ["ckpt_path=last"] if work.script == "train" and session else []
-    arguments += ["trainer.strategy=ddp", "trainer.devices=2"] if work.processes > 1 else []
+    several = work.processes > 1 and work.script != "invert"
+    arguments += ["trainer.strategy=ddp", "trainer.devices=2"] if several else []
     pids = []
     for rank in range(work.processes):
         pid = os.fork()
@@ -199,19 +207,19 @@ def start(work: Work, folder: Path, session: int) -> list[int]:
                      "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
             os.environ |= {name: str(value) for name, value in ranks.items()}
             rank_zero_only.rank = rank  # type: ignore[attr-defined]
-        in_child([str(ROOT / f"{work.script}.py"), *arguments], folder / f"session{session}.log")
+        in_child(work.script, arguments, folder / f"session{session}.log")
     return pids
 
 
-def in_child(command: list[str], log: Path) -> None:
+def in_child(script: str, arguments: list[str], log: Path) -> None:
     """Run a script with its output in a file, then end this process: nothing of the parent's is tidied up twice."""
     code = 1
     try:
         with log.open("a") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-            sys.argv = command
-            runpy.run_path(command[0], run_name="__main__")
+            sys.argv = ["unembed", script, *arguments]
+            runpy.run_module("unembed", run_name="__main__", alter_sys=True)
             code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -241,6 +249,10 @@ def wait(pids: list[int], patience: float = PATIENCE_SECONDS) -> list[int]:
 
 def outcome_of(work: Work, folder: Path) -> Outcome:
     run = folder / "run"
+    if work.script == "invert":
+        if rest := [path.name for path in folder.glob("*.part*")]:
+            raise SystemExit(f"{folder}: left behind {rest}")
+        return Outcome([json.loads(line) for line in run.read_text().splitlines()], {}, {}, (0, 0))
     metrics = {name: value for name, value in read_json(run / layout.METRICS).items() if name != "seconds"}
     weights = {}
     if work.script == "train":

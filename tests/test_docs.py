@@ -169,7 +169,8 @@ def test_commands_on_a_run_compose(line: str, finished: Callable[[str], Path]) -
     if arguments == given:  # the attacker that is shipped
         assert script in ("audit", "invert", "membership")
         arguments.append(f"run={finished(kind)}")
-    launch.on_run(script, ["show_text=true" if word == "--show-text" else word for word in arguments])
+    switches = {"--show-text": "show_text=true", "--json": "json=true"}
+    launch.on_run(script, [switches.get(word, word) for word in arguments])
 
 
 @pytest.mark.parametrize("line", commands("compare", everywhere=True))

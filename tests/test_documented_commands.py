@@ -224,7 +224,7 @@ class Desk:
                 shutil.rmtree(value, ignore_errors=True)
                 lines.append(word)
             elif key != "output_dir":
-                lines.append("show_text=true" if key == "--show-text" else word)
+                lines.append({"--show-text": "show_text=true", "--json": "json=true"}.get(key, word))
         if not any(line.startswith("run=") for line in lines):
             lines.append(f"run={self.run('<dir>', kind)}")  # a small one instead of the shipped attacker
         if not any(line.startswith("output_dir") for line in lines) and script != "invert":

@@ -42,9 +42,10 @@ def test_importing_and_listing_need_no_torch() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```pycon\n(.*?)^```", read(ROOT / "docs" / "python.md"), flags=re.MULTILINE | re.DOTALL)
+    pages = "".join(read(ROOT / "docs" / name) for name in ("python.md", "integrations.md"))
+    blocks = re.findall(r"^```pycon\n(.*?)^```", pages, flags=re.MULTILINE | re.DOTALL)
     test = doctest.DocTestParser().get_doctest("".join(blocks), {}, "python.md", None, 0)
     assert len(test.examples) >= 10
     found: list[str] = []

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import numpy as np
 from hydra.errors import InstantiationException
@@ -39,12 +39,20 @@ if TYPE_CHECKING:
 
     from unembed.attacks.parts.predictions import Prediction
     from unembed.audit.results import Audit
+    from unembed.datamodules.vector_stores.vector_files import VectorRows
     from unembed.embedders.cache.cached import CachedEmbedder
     from unembed.metrics.spaces import Space
     from unembed.reports.reading import Reader
     from unembed.runs.files import Row
 
     Vectors = NDArray[Any] | Tensor | Sequence[Sequence[float]] | str | Path
+
+
+class Reading(Protocol):
+    """Predictions for the vectors from ``begin`` to ``end`` (excluded), with their cosines."""
+
+    def __call__(self, begin: int, end: int, *, shown: bool = False) -> list[tuple[Prediction, float | None]]: ...
+
 
 ARRAY = "array"  # the name of vectors in messages that come from no file
 log = logging.getLogger("unembed")
@@ -140,32 +148,48 @@ class Attacker:
             return _vectors_of(texts, self.session.service)
 
     def read(
-        self, given: Vectors, max_queries: int | None, *, cosines: bool, trusted: bool, limit: int | None = None
+        self, given: Vectors, max_queries: int | None, *, cosines: bool, trusted: bool
     ) -> list[tuple[Prediction, float | None]]:
         """A prediction for each vector, with its cosine if ``cosines``; see ``invert``."""
-        from unembed.datamodules.vector_stores.vector_files import checked, read_vectors
-        from unembed.reports.vector_space import check_reading, check_space, dimension_explained
+        rows = self.rows(given)
+        return self.reading(rows, max_queries, cosines=cosines, trusted=trusted)(0, len(rows), shown=True)
 
-        session, space, references = self.session, self._space, [row.reference for row in self._known]
-        from_file = isinstance(given, str | Path)
-        name = str(given) if from_file else ARRAY
-        with dimension_explained(space, session):
-            if from_file:
-                vectors = read_vectors(Path(name), session.dimension, limit)
-            else:
-                vectors = checked(_array(given), name, session.dimension, limit)
-        for warning in check_space(name, vectors, space, session, references, trusted):
+    def rows(self, given: Vectors, limit: int | None = None) -> VectorRows:
+        """The first ``limit`` vectors, checked; of a .npy file only the part that is read is in memory."""
+        from unembed.datamodules.vector_stores.vector_files import VectorRows
+        from unembed.reports.vector_space import dimension_explained
+
+        with dimension_explained(self._space, self.session):
+            if isinstance(given, str | Path):
+                return VectorRows(Path(given), str(given), self.session.dimension, limit)
+            return VectorRows(_array(given), ARRAY, self.session.dimension, limit)
+
+    def reading(self, rows: VectorRows, max_queries: int | None, *, cosines: bool, trusted: bool) -> Reading:
+        """What reads the vectors from a first to a last one, after a look at a sample of all."""
+        from unembed.reports.vector_space import MOST, check_reading, check_space
+
+        session = self.session
+        sample = rows.sample(MOST)
+        references = [row.reference for row in self.known]
+        for warning in check_space(rows.name, sample, self._space, session, references, trusted):
             log.warning(warning)
-        vectors = session.denoised(vectors)
+        if session.denoiser is not None:
+            sample = session.denoised(rows.sample(session.denoiser.rows))  # fits the denoiser
         reader = self.reader(max_queries)
-        for warning in check_reading(name, vectors, reader, [row.cosine for row in self._known], trusted):
+        for warning in check_reading(rows.name, sample, reader, [row.cosine for row in self.known], trusted):
             log.warning(warning)
-        predictions = reader.read(vectors)
-        of_each = reader.cosines(predictions, vectors) if cosines else [None] * len(predictions)
-        return list(zip(predictions, of_each, strict=True))
+
+        def read(begin: int, end: int, *, shown: bool = False) -> list[tuple[Prediction, float | None]]:
+            vectors = rows[begin:end]
+            vectors = vectors if session.denoiser is None else session.denoiser(vectors)
+            predictions = reader.read(vectors, range(begin, end), shown=shown)
+            of_each = reader.cosines(predictions, vectors) if cosines else [None] * len(predictions)
+            return list(zip(predictions, of_each, strict=True))
+
+        return read
 
     @functools.cached_property
-    def _known(self) -> list[Row]:
+    def known(self) -> list[Row]:
         """The run's test texts that vectors are compared with."""
         from unembed.embedders.language_model import LanguageModelEmbedder
         from unembed.reports.reading import known_rows
@@ -181,7 +205,7 @@ class Attacker:
         from unembed.reports.vector_space import reference_space
 
         try:
-            return reference_space(self.session, [row.reference for row in self._known])
+            return reference_space(self.session, [row.reference for row in self.known])
         except QueryLimitError as error:
             log.warning("the vectors are not compared with those of the run's test texts. %s", error)
             return None
@@ -203,7 +227,7 @@ class Attacker:
 
 
 def audit_vectors(
-    vectors: Vectors,
+    vectors: Vectors | object,
     texts: Sequence[str | None] | str | Path | None = None,
     attacker: str | Path | None = None,
     **settings: Any,
@@ -211,8 +235,10 @@ def audit_vectors(
     """How much of the text behind vectors can be recovered; ``unembed audit`` as a function (docs/audit.md).
 
     Args:
-        vectors: An array or tensor (n, d), or what ``vectors=`` takes: a file or a store.
-        texts: The true texts of an array's rows, None where one is unknown; or what ``texts=`` takes. None: estimate.
+        vectors: An array or tensor (n, d), what ``vectors=`` takes, which is a file or a store, or a store of LangChain
+            or LlamaIndex in memory.
+        texts: The true texts of an array's rows, None where one is unknown; or what ``texts=`` takes, such as
+            ``"store"`` for the texts beside the vectors. None: estimate.
         attacker: A run as for ``load``; None: the shipped one for vectors of this dimension.
         settings: Keys of configs/audit.yaml (``limit=500``), and overrides of the run (``**{"denoiser": "gaussian"}``).
 
@@ -220,9 +246,12 @@ def audit_vectors(
         InputError: As ``load`` and ``Attacker.invert``; or the texts are others than those of the vectors.
     """
     from unembed.commands.audit import audited, check_given
-    from unembed.datamodules.vector_stores.sampling import ArrayStore, TextArray, VectorStore
+    from unembed.datamodules.vector_stores.in_memory import in_memory
+    from unembed.datamodules.vector_stores.sampling import STORE, ArrayStore, TextArray, VectorStore
     from unembed.datamodules.vector_stores.vector_files import checked
 
+    if (contents := in_memory(vectors)) is not None:
+        vectors, texts = contents[0], contents[1] if texts == STORE else texts
     given: dict[str, Any] = {"vectors": vectors, "texts": texts, "run": attacker}
     array = None if isinstance(vectors, str | Path) else _array(vectors)
     known = None if texts is None or isinstance(texts, str | Path) else [text or "" for text in texts]

@@ -1,6 +1,7 @@
 """Vectors from a file: .npy, .parquet, .safetensors or .jsonl, for ``unembed invert`` and ``unembed audit``; and FAISS.
 
 vectors = read_vectors(Path("mine.npy"), dimension=384)      # (n, 384) float32
+rows = VectorRows(Path("mine.npy"), "mine.npy", 384)         # the same in parts: rows[100:228] is (128, 384)
 
 .npy          an array (n, d); never unpickled
 .safetensors  one tensor (n, d), or the one called "vectors" or "embeddings"
@@ -85,13 +86,63 @@ def check_file(path: Path) -> None:
     _read(path, None, FIRST)
 
 
+class VectorRows:
+    """The first ``limit`` vectors of a file or an array, checked once and then read in parts.
+
+    Of a .npy file only a part is in memory at a time; other kinds of files are read as a whole.
+
+    Args:
+        given: The file, or the array.
+        name: What messages call it.
+        dimension: Of the vectors, d.
+        limit: None: all.
+
+    Raises:
+        InputError: As ``read_vectors``.
+    """
+
+    def __init__(self, given: Path | Array, name: str, dimension: int, limit: int | None = None) -> None:
+        whole = given if not isinstance(given, Path) else _open(given, dimension, limit)
+        _check_shape(whole, name, dimension)
+        self._source = given if isinstance(given, Path) and given.suffix == ".npy" else whole
+        self.name, self._count = name, len(whole[:limit])
+        _check_lengths(name, (self._floats(slice(begin, begin + BLOCK)) for begin in range(0, self._count, BLOCK)))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """Vectors of adjacent rows, (m, d) float32."""
+        import torch
+
+        return torch.from_numpy(self._floats(rows))
+
+    def sample(self, most: int) -> Tensor:
+        """At most ``most`` rows, evenly, (m, d) float32."""
+        import torch
+
+        if self._count <= most:
+            return self[:]
+        rows = [part * self._count // most for part in range(most)]
+        return torch.from_numpy(np.concatenate([self._floats(slice(row, row + 1)) for row in rows]))
+
+    def _floats(self, rows: slice) -> Array:
+        # A .npy file is mapped anew for each part, as the pages of a mapping, and those around them, stay in memory.
+        array = _npy(self._source, 0, None) if isinstance(self._source, Path) else self._source
+        return _floats(array[: self._count][rows])
+
+
 def _read(path: Path, dimension: int | None, limit: int | None) -> Array:
-    if path.suffix not in _READERS or not path.is_file():
-        raise InputError(f"vectors={path}: {_unreadable(path)}")
-    array = _READERS[path.suffix](path, dimension or 0, limit)
+    array = _open(path, dimension or 0, limit)
     if dimension is None:
         dimension = array.shape[-1] if array.ndim else 0
     return _checked(array, str(path), dimension, limit)
+
+
+def _open(path: Path, dimension: int, limit: int | None) -> Array:
+    if path.suffix not in _READERS or not path.is_file():
+        raise InputError(f"vectors={path}: {_unreadable(path)}")
+    return _READERS[path.suffix](path, dimension, limit)
 
 
 def _unreadable(path: Path) -> str:
@@ -129,6 +180,19 @@ def open_npy(path: str) -> tuple[int, Answer]:
 
 
 def _checked(array: Array, name: str, dimension: int, limit: int | None) -> Array:
+    _check_shape(array, name, dimension)
+    array = _floats(array[:limit])
+    # In blocks, as a copy of all of them in another type may not fit.
+    _check_lengths(name, (array[start : start + BLOCK] for start in range(0, len(array), BLOCK)))
+    return array
+
+
+def _floats(array: Array) -> Array:
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and named as such
+        return np.array(array, dtype=np.float32)
+
+
+def _check_shape(array: Array, name: str, dimension: int) -> None:
     if not len(array.ravel()):
         raise InputError(f"vectors={name}: holds no vectors (its shape is {array.shape}); embed at least one text")
     if array.ndim != 2:
@@ -141,10 +205,10 @@ def _checked(array: Array, name: str, dimension: int, limit: int | None) -> Arra
             f"{dimension}: they come from another embedder (or another defense)",
             np.array(array[:EXPLAINED]),
         )
-    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and named as such
-        array = np.array(array[:limit], dtype=np.float32)
-    # In blocks, as a copy of all of them in another type may not fit. A row with NaN or infinity has no finite length.
-    blocks = (array[start : start + BLOCK] for start in range(0, len(array), BLOCK))
+
+
+def _check_lengths(name: str, blocks: Iterable[Array]) -> None:
+    # A row with NaN or infinity has no finite length.
     lengths = np.sqrt(np.concatenate([np.einsum("ij,ij->i", one, one, dtype=np.float64) for one in blocks]))
     _check_rows(name, ~np.isfinite(lengths), "holds NaN or infinity", "its embedding failed, or overflowed")
     _check_rows(name, lengths == 0, "is all zeros", "it has no direction to read back, as of an empty text")
@@ -155,7 +219,6 @@ def _checked(array: Array, name: str, dimension: int, limit: int | None) -> Arra
             f"vectors={name}: row {row} has the length {lengths[row]:.3g} ({int(outside.sum())} such rows): outside "
             f"{SHORTEST:g} to {LONGEST:g} float32 cannot compute cosines; scale the vectors to those of the embedder"
         )
-    return array
 
 
 def _check_rows(name: str, bad: Array | np.bool, what: str, why: str) -> None:

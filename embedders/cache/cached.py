@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
+import math
 import sys
 import time
 import weakref
@@ -269,6 +270,25 @@ class CachedEmbedder:
     def flush(self) -> None:
         """Write buffered vectors to disk."""
         self._store.flush()
+
+    @contextlib.contextmanager
+    def forgetting(self) -> Iterator[None]:
+        """Inside, vectors that are computed here, and counts, are kept in memory until the end of the block alone.
+
+        For millions of texts that nobody asks for again. Vectors that cost a server's time are stored as ever.
+        """
+        limit, seconds, counts = self._most_rows, self._shard_seconds, self.queries
+        if not isinstance(self.embedder, Remote):
+            self._store.flush()
+            self._most_rows, self._shard_seconds = _NUMBERS_OF_A_SHARD, math.inf
+        self.queries = Queries()
+        try:
+            yield
+        finally:
+            if not isinstance(self.embedder, Remote):
+                self._store.drop()
+            counts.limit = self.queries.limit or counts.limit
+            self._most_rows, self._shard_seconds, self.queries = limit, seconds, counts
 
     @property
     def _folder(self) -> Path:

@@ -281,6 +281,13 @@ class ShardStore:
             self._shards[self._buffer], self._numbers[shard.path.name] = shard, self._buffer
             self._buffer, self._keys, self._vectors = None, [], []
 
+    def drop(self) -> None:
+        """Forget the rows that are not written."""
+        with self.lock:
+            if self._buffer is not None:
+                self._index.drop(self._buffer << _ROW_BITS, (self._buffer + 1) << _ROW_BITS)
+                self._buffer, self._keys, self._vectors = None, [], []
+
     def _rows_of(self, number: int, rows: Positions) -> Vectors:
         with self.lock:
             if number == self._buffer:

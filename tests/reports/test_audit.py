@@ -156,6 +156,13 @@ def test_each_attacker_has_one_calibration_for_each_threshold(
     assert len([given for given in fitted if given[-1] is None]) == 2 * len(found["attackers"]) == 6
 
 
+def test_json_alone_is_on_standard_output(place: AuditedPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    found = place.audit("printed", "json=true")
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == found
+    assert "Report: " in printed.err
+
+
 def test_texts_are_masked_unless_they_are_asked_for(place: AuditedPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     assert place.measured["masked"]
     given = [f"run={place.run}", f"vectors={place.base / 'store.npy'}", f"texts={place.base / 'truth.jsonl'}"]

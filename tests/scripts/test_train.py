@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -459,6 +460,44 @@ def test_vectors_test_callbacks_texts_are_read_back_alike(
     assert [row["text"] for row in found] == [row["prediction"] for row in expected]
     assert [row["cosine"] for row in found] == [row["cosine"] for row in expected]
     assert unfinished(tmp_path) == []
+
+
+def test_ranks_and_kills_change_nothing_of_an_inversion(
+    trained: Path, targets: NDArray[np.float32], scripts: Scripts, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "mine.npy", np.tile(targets, (8, 1)).astype(np.float16))
+    command = [f"run={trained}", f"vectors={tmp_path / 'mine.npy'}", "batch_size=2", "trust_vectors=true"]
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = str(one.getsockname()[1])
+
+    def ranks(output: Path) -> list[Script]:
+        """As torchrun starts them."""
+        several = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        words = [*program("invert"), *command, f"output={output}"]
+        environments = ({**scripts.environment, **several, "RANK": rank, "LOCAL_RANK": rank} for rank in "01")
+        return [scripts.warm.start(words, environment=one) for one in environments]
+
+    scripts.succeed("invert", *command, f"output={tmp_path / 'one.jsonl'}")
+    assert [script.wait() for script in ranks(tmp_path / "two.jsonl")] == [0, 0]
+    assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
+
+    killed, folder = tmp_path / "killed.jsonl", tmp_path / "killed.jsonl.parts"
+    first, second = ranks(killed)
+    first.kill_when(lambda: len(list(folder.glob("0*.jsonl"))) >= 2)
+    second.kill()
+    done = min(folder.glob("0*.jsonl"))
+    row = read_lines(done)[0]
+    write_lines(done, [{**one, "text": "is not read again"} for one in read_lines(done)])
+    assert "holds parts of an inversion of other vectors" in scripts.refuse(
+        "invert", *command, f"output={killed}", "cosines=false"
+    )
+    scripts.succeed("invert", *command, f"output={killed}")  # by one process
+    expected = read_lines(tmp_path / "one.jsonl")
+    for index in range(row["index"], row["index"] + 8):
+        expected[index]["text"] = "is not read again"
+    assert read_lines(killed) == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["killed.jsonl", "mine.npy", "one.jsonl", "two.jsonl"]
 
 
 def test_bad_input_to_inversion(

@@ -5,6 +5,7 @@
     unembed audit run=<dir> vectors=mine.npy 'defenses=["defense=noise defense.level=0.02"]' --show-text
     unembed audit run=<dir> vectors=mine.npy also=minilm max_queries=300  # several attackers, and each with a search
     unembed audit run=<dir> vectors=mine.npy fail_on='readable>5'  # exit code 3 if the interval reaches above 5 %
+    unembed audit run=<dir> vectors=mine.npy --json       # audit.json on standard output, all else on standard error
 
 It estimates what share of the store this attacker reads, which kinds of entities leak, which rows are most exposed, and
 what defenses would change. Beside the page stand audit.sarif, audit.junit.xml and audit.md for
@@ -68,13 +69,17 @@ def check_given(settings: DictConfig) -> None:
 def audit(settings: DictConfig, config: DictConfig) -> None:
     """Audit the store -> write -> say it, by the exit code too."""
     from unembed.audit.report import print_audit, write_audit
+    from unembed.audit.results import VALUES
+    from unembed.reports.output import terminal
     from unembed.runs import layout
 
     output = Path(settings.output_dir)
     result = audited(settings, config)
     write_audit(output, result)
     shutil.rmtree(output / layout.TEST_BATCHES, ignore_errors=True)  # it holds unmasked recovered text
-    print_audit(output, result)
+    print_audit(output, result, terminal(stderr=settings.json))
+    if settings.json:
+        print((output / VALUES).read_text(encoding="utf-8"), end="")
     if unjudged := [one.said for one in result.thresholds if not one.passed and one.share is None]:
         raise InputError("\n".join(unjudged))
     if not all(one.passed for one in result.thresholds):
@@ -241,4 +246,4 @@ def _label(run: Path, config: DictConfig, named: str = "") -> str:
 
 def main() -> None:
     """``unembed audit``."""
-    launch.main(audit, "audit", {"--show-text": "show_text=true"}, check_given)
+    launch.main(audit, "audit", {"--show-text": "show_text=true", "--json": "json=true"}, check_given)

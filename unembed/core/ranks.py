@@ -19,6 +19,21 @@ def is_first() -> bool:
     return not any(int(os.environ.get(name) or 0) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "NODE_RANK"))
 
 
+def rank_and_size() -> tuple[int, int]:
+    """Rank of this process and the number of ranks that torchrun started; (0, 1) without it."""
+    return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+
+
+def meet() -> None:
+    """Wait until all ranks that torchrun started have come here."""
+    if rank_and_size()[1] > 1:
+        from torch import distributed
+
+        distributed.init_process_group("gloo")
+        distributed.barrier()
+        distributed.destroy_process_group()
+
+
 def started_outside() -> bool:
     """Whether torchrun or srun started the ranks, so that they inherit nothing from one another."""
     torchrun = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE") or 1) > 1

@@ -15,11 +15,12 @@ import functools
 import inspect
 import os
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException
@@ -195,7 +196,7 @@ def _work_on_run(
 ) -> None:
     settings, config = on_run(command, overrides, first)
     if not any(root_of(line) == "run" for line in overrides):
-        _print_once(f"attacker: {settings.run_as}, shipped with unembed; run=<dir> takes another")
+        _print_once(f"attacker: {settings.run_as}, shipped with unembed; run=<dir> takes another", sys.stderr)
     places = [key for key in ("output_dir", "output") if key in settings]
     if "output_dir" in settings:
         settings.output_dir = _own(settings.output_dir, "output_dir", overrides, config)
@@ -219,10 +220,10 @@ def _call(task: Task, configs: Sequence[DictConfig], again: Sequence[str], direc
         return task(*configs)
 
 
-def _print_once(text: str) -> None:
+def _print_once(text: str, file: TextIO | None = None) -> None:
     """Print a line, on one rank of a machine."""
     if local_rank() == 0:
-        print(printable(text), flush=True)
+        print(printable(text), file=file, flush=True)
 
 
 # -- directories of this process --------------------------------------------------------------------------------------

@@ -91,12 +91,12 @@ def plain(text: str, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
-def terminal() -> Console:
+def terminal(*, stderr: bool = False) -> Console:
     """The console of all commands: as wide as the terminal, or unlimited for a file or pipe."""
     from rich.console import Console
 
-    console = Console()
-    return console if console.is_terminal else Console(width=PIPED)
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(width=PIPED, stderr=stderr)
 
 
 def print_values(table: Table, console: Console, *, intervals: bool = False) -> None:

@@ -45,12 +45,17 @@ class Reader:
         self.seconds = 0.0
 
     def read(
-        self, vectors: Tensor, positions: Sequence[int] | None = None, description: str = "inverting"
+        self,
+        vectors: Tensor,
+        positions: Sequence[int] | None = None,
+        description: str = "inverting",
+        *,
+        shown: bool = True,
     ) -> list[Prediction]:
         """A prediction for each vector, (n, d), in order.
 
-        ``positions`` seed any sampling (None: 0 to n - 1); ``description`` is the title of the progress bar, and the
-        name of this work in the batch cache.
+        ``positions`` seed any sampling (None: 0 to n - 1); ``description`` is the title of the progress bar, which may
+        be ``shown``, and the name of this work in the batch cache.
 
         Raises:
             InputError: A query limit cut the attack short, and ``partial`` is false.
@@ -58,7 +63,7 @@ class Reader:
         index = torch.arange(len(vectors)) if positions is None else torch.tensor(positions)
         predictions: list[Prediction] = []
         begins = range(0, len(vectors), self.batch_size)
-        for begin in track(begins, description, console=Console(stderr=True), disable=len(begins) == 1):
+        for begin in track(begins, description, console=Console(stderr=True), disable=not shown or len(begins) == 1):
             rows = slice(begin, begin + self.batch_size)
             targets = Targets(vectors[rows].to(self.attack.device), index[rows])
             with torch.no_grad():

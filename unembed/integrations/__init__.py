@@ -1,0 +1,1 @@
+"""unembed in the tools that people use, a file each; docs/integrations.md shows them."""
