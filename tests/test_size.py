@@ -17,16 +17,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SLACK = 1.02
 CEILINGS = {
-    "lines of source": 40_500,
-    "code tokens of source": 290_800,
-    "files of source": 235,
-    "lines of the longest file": 440,
-    "lines of command line, checks and run directory": 5_330,
-    "configurations": 260,
-    "pages": 26,
-    "words of the pages": 41_200,
-    "lines of tests": 31_540,
-    "lines of benchmarks": 7_400,
+    "lines of source": 42_830,
+    "code tokens of source": 307_300,
+    "files of source": 251,
+    "lines of the longest file": 460,
+    "lines of command line, checks and run directory": 5_410,
+    "configurations": 277,
+    "pages": 28,
+    "words of the pages": 44_300,
+    "lines of tests": 32_380,
+    "lines of benchmarks": 7_540,
 }
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
            tokenize.ENDMARKER)  # fmt: skip
