@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from unembed.core.errors import InputError, did_you_mean, listed
 from unembed.datamodules.vector_stores.base import address_of, check_address, split_address
 from unembed.datamodules.vector_stores.chroma import open_chroma
+from unembed.datamodules.vector_stores.faiss_index import open_faiss
 from unembed.datamodules.vector_stores.lancedb_folder import open_lancedb
 from unembed.datamodules.vector_stores.milvus import open_milvus
 from unembed.datamodules.vector_stores.pgvector import open_pgvector
 from unembed.datamodules.vector_stores.qdrant import open_qdrant
 from unembed.datamodules.vector_stores.search_engine import open_elasticsearch, open_opensearch
 from unembed.datamodules.vector_stores.servers import open_pinecone, open_weaviate
-from unembed.datamodules.vector_stores.vector_files import checked, open_faiss, read_vectors
+from unembed.datamodules.vector_stores.vector_files import checked, read_vectors
 
 if TYPE_CHECKING:
     from torch import Tensor
