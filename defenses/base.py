@@ -65,11 +65,13 @@ class BaseDefense:
         of_positions: Whether it is called once for each text, with the states (tokens, d) of its positions, instead of
             with vectors of many texts.
         strength: The argument that makes it stronger; None: there is none.
+        holds: Against whom, as measured by the lock test (docs/locks.md); empty: not measured there.
     """
 
     perturbs = False
     of_positions = False
     strength: ClassVar[Strength | None] = None
+    holds: ClassVar[str] = ""
 
     def output_dimension(self, dimension: int) -> int:
         """Dimension of a defended vector: unchanged."""

@@ -41,6 +41,11 @@ class Cells(BaseDefense):
         key_file: A file that holds the key.
     """
 
+    holds = (
+        "against an attacker with vectors alone; 1,000 known pairs read 29 to 37 % of what is read without it, "
+        "own texts that were locked 39 to 90 %"
+    )
+
     def __init__(
         self,
         count: PositiveInt = 16,

@@ -39,6 +39,11 @@ class Guard(BaseDefense):
         seed: Of weights and batches.
     """
 
+    holds = (
+        "against nobody where a search keeps 90 % of its results: 83 % of what is read without it is still read, "
+        "and all with 1,000 known pairs"
+    )
+
     strength = Strength("share", 0.01, 1.0)
 
     def __init__(

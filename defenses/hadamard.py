@@ -44,6 +44,10 @@ class Hadamard(BaseDefense):
         key_file: A file that holds the key.
     """
 
+    holds = (
+        "against an attacker with vectors alone and no text of their kind; texts of their own that were locked undo it"
+    )
+
     def __init__(
         self, rounds: PositiveInt = 3, key_env: str = "UNEMBED_HADAMARD_KEY", key_file: str | None = None
     ) -> None:

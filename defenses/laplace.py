@@ -29,6 +29,8 @@ class Laplace(BaseDefense):
         seed: Seed of the noise.
     """
 
+    holds = "against nobody where a search keeps 90 % of its results: 90 % of what is read without it is still read"
+
     perturbs = True
     strength = Strength("epsilon", 1e6, 1.0)
 

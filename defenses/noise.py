@@ -30,6 +30,8 @@ class Noise(BaseDefense):
         seed: Seed of the noise.
     """
 
+    holds = "against nobody where a search keeps 90 % of its results: 89 % of what is read without it is still read"
+
     perturbs = True
     strength = Strength("level", 1e-4, 10.0)
 

@@ -39,6 +39,10 @@ class Permutation(BaseDefense):
         key_file: A file that holds the key.
     """
 
+    holds = (
+        "against an attacker with vectors alone and no text of their kind; texts of their own that were locked undo it"
+    )
+
     def __init__(
         self,
         axis: Literal["dimensions", "positions"] = "dimensions",

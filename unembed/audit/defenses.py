@@ -68,6 +68,7 @@ class Trials(NamedTuple):
         results = []
         for name, rows in self.defended.items():
             result = DefenseResult(name=name, readable=None, neighbours=rows.neighbours, width=rows.changed.shape[1])
+            result.holds = str(getattr(rows.defense, "holds", ""))
             if rows.received is not None:
                 read = [attack.readings[row] for row in self.chosen]
                 if not torch.equal(rows.received, self.vectors):

@@ -193,6 +193,7 @@ class DefenseResult(_Part):
         cosine: Mean cosine of the recovered text's embedding with the undefended vector.
         neighbours: Share of a row's ten nearest neighbours among these rows that are still among its ten nearest.
         width: Dimension of the defended vectors.
+        holds: Against whom the defense holds, as measured on other text (docs/locks.md); empty: not known.
     """
 
     name: str
@@ -203,6 +204,7 @@ class DefenseResult(_Part):
     cosine: Cosine | None = None
     neighbours: Fraction
     width: PositiveInt
+    holds: str = ""
 
     @property
     def worst(self) -> Share | None:
