@@ -38,6 +38,8 @@ _KEYS = ("port", "run")
 _EXAMPLE = "The patient was prescribed insulin on Monday."
 _LONGEST = 300  # characters of a sentence; the shipped attackers write at most 32 tokens
 _QUERIES = 300
+_ALONE, _SERVICE, _WEIGHTS = "nothing", "queries to the embedder", "the embedder's weights"
+WHITE_BOX = ("attack/refine=[discrete_steps]",)
 _LARGEST = "100mb"  # of an uploaded file
 _ROWS = 200  # of it that are read back
 _ONE_AT_A_TIME: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "attacker"}
@@ -48,7 +50,8 @@ _POLICY = (
 )
 _EXPLAINED = """
 The decoder writes a text from the vector alone. Then a search changes it, has each text embedded, and keeps what comes
-closer (cosine 1: the same vector). Marked words are right. The first search ever with an embedder takes minutes, in
+closer (cosine 1: the same vector); with the embedder's weights it embeds with a copy of its own, which takes half a
+minute. Marked words are right. The first search ever with an embedder takes minutes, in
 which it embeds some 24,000 words. The attacker was not trained on the defense: one who is reads more.
 """
 _STYLE = """
@@ -105,10 +108,10 @@ class Watched:
         return vectors
 
 
-def decoded(decoder: Reader, vector: Tensor) -> Step:
-    """What the decoder alone reads from a vector (1, d)."""
-    predictions = decoder.read(vector)
-    return Step(0, predictions[0].candidates[0], decoder.cosines(predictions, vector)[0] or 0.0)
+def decoded(reader: Reader, vector: Tensor) -> Step:
+    """What is read from a vector (1, d) without queries."""
+    predictions = reader.read(vector)
+    return Step(0, predictions[0].candidates[0], reader.cosines(predictions, vector)[0] or 0.0)
 
 
 def searched(search: Reader, vector: Tensor) -> Iterator[Step]:
@@ -140,16 +143,16 @@ class Demo:
         self._open = functools.cache(importlib.import_module("unembed").load)
         self._reader = functools.lru_cache(4)(lambda name, queries: self.attacker(name).reader(queries))
 
-    def attacker(self, name: str) -> Attacker:
+    def attacker(self, name: str, *overrides: str) -> Attacker:
         with self._lock:  # no two threads import at a time
-            attacker = cast("Attacker", self._open(name))
+            attacker = cast("Attacker", self._open(name, *overrides))
             console.quieten()
             return attacker
 
     def read(
-        self, text: str, name: str, queries: float, defense: str, strength: float
+        self, text: str, name: str, access: str, queries: float, defense: str, strength: float
     ) -> Iterator[tuple[Markup, Markup]]:
-        """The picture of the vector, and the table of steps, which grows."""
+        """The picture of the vector, and the table of steps, which grows; ``queries`` if that is the ``access``."""
         text = " ".join(text.split())
         if not text:
             raise InputError("Type a sentence first: an empty text has no vector.")
@@ -159,15 +162,17 @@ class Demo:
         vector = defended(attacker, text, defense, strength)
         picture, steps = picture_of(vector[0].tolist()), list[Step]()
         yield picture, Markup("<p>Reading ...</p>")
-        for step in self._steps(name, vector, int(queries)):
+        for step in self._steps(name, vector, access, int(queries)):
             if not steps or step.text != steps[-1].text:
                 steps.append(step)
             yield picture, table_of(steps, text, step.queries)
 
-    def _steps(self, name: str, vector: Tensor, queries: int) -> Iterator[Step]:
+    def _steps(self, name: str, vector: Tensor, access: str, queries: int) -> Iterator[Step]:
         yield decoded(self._reader(name, 0), vector)
-        if queries:
+        if access == _SERVICE:
             yield from searched(self._reader(name, queries), vector)
+        elif access == _WEIGHTS:  # its own copy of the embedder: no queries
+            yield decoded(self.attacker(name, *WHITE_BOX).reader(None), vector)
 
     def audit(self, uploaded: str | None) -> Markup:
         """The page of an audit of a .npy file, in a frame of its own."""
@@ -276,9 +281,10 @@ def page_of(demo: Demo, gr: Any) -> Any:
                     name = gr.Dropdown(
                         list(demo.named), value=demo.named[0], label="Attacker, named after its embedder"
                     )
-                    queries = gr.Slider(
-                        0, _QUERIES, 50, step=10, label="Texts that the attacker may embed; 0: has the vector alone"
+                    access = gr.Radio(
+                        [_ALONE, _SERVICE, _WEIGHTS], value=_SERVICE, label="What the attacker has beside the vector"
                     )
+                    queries = gr.Slider(10, _QUERIES, 50, step=10, label="Texts that it may have embedded")
                     defense = gr.Dropdown(["none", *DEFENSES], value="none", label="Defense of the stored vector")
                     strength = gr.Slider(0, 384, 0, label="Strength", visible=False)
                     start = gr.Button("Embed it and read it back", variant="primary")
@@ -290,10 +296,13 @@ def page_of(demo: Demo, gr: Any) -> Any:
             begin = gr.Button(f"Read back {_ROWS} of them", variant="primary")
             found = gr.HTML()
         defense.change(slider, defense, strength, api_name=False)
-        reading = {"fn": shown(demo.read), "inputs": [text, name, queries, defense, strength]}
+        access.change(lambda chosen: gr.Slider(visible=chosen == _SERVICE), access, queries, api_name=False)
+        reading = {"fn": shown(demo.read), "inputs": [text, name, access, queries, defense, strength]}
         start.click(**reading, outputs=[picture, steps], api_name="read", **_ONE_AT_A_TIME)
         text.submit(**reading, outputs=[picture, steps], api_name=False, **_ONE_AT_A_TIME)
-        first = shown(lambda text, name: demo.read(text, name, 0, "none", 0))  # a search may take minutes at first
+        first = shown(
+            lambda text, name: demo.read(text, name, _ALONE, 0, "none", 0)
+        )  # a search may take minutes at first
         page.load(first, [text, name], [picture, steps], api_name=False, **_ONE_AT_A_TIME)
         begin.click(shown(audit), file, found, api_name="audit", **_ONE_AT_A_TIME)
     return page

