@@ -32,6 +32,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Notebooks first: they take longest, and no worker should wait for one at the end."""
+    items.sort(key=lambda item: item.path.name != "test_notebooks.py")
+
+
 def pytest_collection_finish() -> None:
     """All modules are imported now; a configuration is thousands of objects, none of them garbage."""
     gc.enable()
