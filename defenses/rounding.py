@@ -24,6 +24,8 @@ class Rounding(BaseDefense):
         step: Distance between neighbouring values.
     """
 
+    holds = "against nobody where a search keeps 90 % of its results: 90 % of what is read without it is still read"
+
     perturbs = True
     strength = Strength("step", 1e-4, 10.0)
 
