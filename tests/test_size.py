@@ -17,15 +17,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SLACK = 1.02
 CEILINGS = {
-    "lines of source": 42_830,
-    "code tokens of source": 307_300,
-    "files of source": 251,
-    "lines of the longest file": 460,
+    "lines of source": 42_870,
+    "code tokens of source": 307_500,
+    "files of source": 252,
+    "lines of the longest file": 440,
     "lines of command line, checks and run directory": 5_410,
     "configurations": 277,
     "pages": 28,
-    "words of the pages": 44_300,
-    "lines of tests": 32_380,
+    "words of the pages": 44_500,
+    "lines of tests": 32_400,
     "lines of benchmarks": 7_540,
 }
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
