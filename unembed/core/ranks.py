@@ -36,7 +36,7 @@ def meet() -> None:
 
 def started_outside() -> bool:
     """Whether torchrun or srun started the ranks, so that they inherit nothing from one another."""
-    torchrun = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE") or 1) > 1
+    torchrun = "RANK" in os.environ and rank_and_size()[1] > 1
     return torchrun or ("SLURM_PROCID" in os.environ and int(os.environ.get("SLURM_NTASKS") or 1) > 1)
 
 

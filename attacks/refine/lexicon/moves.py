@@ -81,7 +81,7 @@ class Proposals:
         entries, along = lexicon.vectors[rows], along[rows]
         alike = self.old @ entries.T  # (n, m)
         substitution = step_fit(along[None] - self.own[:, None], distance(alike), self.length, len(units))
-        pieces = torch.tensor([is_piece(lexicon.entries[row]) for row in rows.tolist()])
+        pieces = lexicon.pieces[rows]
         words = torch.tensor([not is_piece(word) for word in units.words])
         substitution[words[:, None] & pieces[None]] = -1.0  # a piece is added to a word, it stands for none
         insertion = (along - self.here) / distance(entries @ vector) / self.length

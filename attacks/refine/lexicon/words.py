@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from unembed.attacks.refine.lexicon.language import PIECE, UNIT, Language, Units
+from unembed.attacks.refine.lexicon.language import PIECE, UNIT, Language, Units, is_piece
 from unembed.attacks.refine.refining import embedded
 from unembed.core import limits
 from unembed.core.errors import InputError, missing, printable
@@ -41,6 +41,7 @@ class Lexicon:
     Attributes:
         entries: As they are written, without those that the embedder does not tell from an earlier one.
         vectors: Theirs, (V, d).
+        pieces: Which entries are ends of words, (V,) bool.
         rows: Places of lower-case entries in these lists.
     """
 
@@ -63,6 +64,7 @@ class Lexicon:
             vectors[begin : begin + len(block)] = vectors[block]
         self.vectors = vectors[: len(kept)]
         self.entries = [own[row] for row in kept]
+        self.pieces = torch.tensor([is_piece(entry) for entry in self.entries])
         self.rows = {words[row]: place for place, row in enumerate(kept)}
         self._mean = self.vectors.mean(0, keepdim=True)
         self._others: dict[str, Tensor] = {}
