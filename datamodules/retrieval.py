@@ -152,17 +152,21 @@ class Searchable:
             self.embedder.fill(some, "scoring")
         return self.embedder.view(texts[0]), self.embedder.view(texts[1])
 
+    def stored(self, documents: Sequence[int]) -> tuple[Tensor, list[Example]]:
+        """The undefended vectors of the documents at these positions, (n, d), and the documents."""
+        return self._vectors[1][list(documents)], [self.documents[place] for place in documents]
+
     def fit(self, defense: Defense, documents: Sequence[int]) -> None:
         """Fit a defense to the documents at these positions, and to queries in languages that the documents lack.
 
         A defender has the store and can obtain text in the language of the queries; without it, a defense with
         per-language parameters would have none for the queries.
         """
-        queries, stored = self._vectors
-        examples = [self.documents[place] for place in documents]
+        queries = self._vectors[0]
+        vectors, examples = self.stored(documents)
         languages = {example.language for example in examples}
         foreign = [place for place, example in enumerate(self.queries) if example.language not in languages]
-        vectors = torch.cat([stored[list(documents)], queries[foreign]])
+        vectors = torch.cat([vectors, queries[foreign]])
         defense.fit(vectors, [*examples, *(self.queries[place] for place in foreign)])
 
     def rankings(

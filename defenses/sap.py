@@ -46,18 +46,11 @@ class SAP(BaseDefense):
         self.approximation, self.scale, self.seed = approximation, scale, seed
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        return self.scale * (embeddings + self._perturbation(embeddings, examples, role, epoch))
-
-    def decrypt(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """The undefended vectors, up to rounding, of what the defense made of these examples."""
-        return embeddings / self.scale - self._perturbation(embeddings, examples, role, epoch)
-
-    def _perturbation(self, like: Tensor, examples: Sequence[Example], role: Role, epoch: int | None) -> Tensor:
-        count, dimension = like.shape
+        count, dimension = embeddings.shape
         points = np.empty((count, dimension))
         for row, example in zip(points, examples, strict=True):
             generator = generator_of("sap", self.seed, example, role, epoch)
             direction = generator.standard_normal(dimension)
             radius = self.approximation / 4 * generator.random() ** (1 / dimension)
             row[:] = direction * (radius / np.linalg.norm(direction))
-        return torch.from_numpy(points).to(like)
+        return self.scale * (embeddings + torch.from_numpy(points).to(embeddings))

@@ -202,7 +202,7 @@ def defended(attacker: Attacker, text: str, defense: str, strength: float) -> Te
     from unembed.core.examples import Example
     from unembed.defenses.threat import threat_of
     from unembed.launch import defense_points
-    from unembed.reports.reading import ZeroFilled
+    from unembed.reports.reading import Seen
 
     vector = torch.from_numpy(attacker.embed([text]))
     if defense not in DEFENSES:
@@ -210,7 +210,7 @@ def defended(attacker: Attacker, text: str, defense: str, strength: float) -> Te
     key = DEFENSES[defense].key
     value = int(strength) if key == "dimensions" else strength
     point = defense_points(attacker.session.config, [f"defense={defense} defense.{key}={value}"], "defense")[0]
-    filled = ZeroFilled(threat_of(point.config.defense).defense, attacker.dimension)
+    filled = Seen(threat_of(point.config.defense).defense, attacker.dimension)
     return filled(vector, [Example(0, text)], "document")
 
 

@@ -51,14 +51,13 @@ def grouped(count: int, dimension: int = 12, groups: int = 3) -> tuple[Tensor, T
     return 3 * normal(groups, dimension, seed=1)[group] + normal(count, dimension), group
 
 
-def test_scale_and_perturb_stays_in_its_ball_and_is_decrypted() -> None:
+def test_scale_and_perturb_stays_in_its_ball() -> None:
     vectors, examples = normal(200, 8), texts(200)
     sap = SAP(approximation=2.0, scale=10.0)
     locked = sap(vectors, examples, "document")
     distances = (locked / 10 - vectors).norm(dim=1)
     assert float(distances.max()) <= 0.5 + 1e-5
     assert (distances > 0.5 * 0.5 ** (1 / 8)).float().mean() == pytest.approx(0.5, abs=0.12)  # half of the volume
-    torch.testing.assert_close(sap.decrypt(locked, examples, "document"), vectors, atol=1e-5, rtol=0)
     assert not torch.equal(sap(vectors, examples, "query"), locked)
 
 

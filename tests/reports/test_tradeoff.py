@@ -21,7 +21,7 @@ from unembed.datamodules.collections import BeirCollection, CollectionTexts, Hel
 from unembed.datamodules.embedded import DefendedEmbedder
 from unembed.defenses.base import Role
 from unembed.evaluate import evaluate
-from unembed.reports.reading import ZeroFilled
+from unembed.reports.reading import Seen
 from unembed.reports.tradeoff import Bench, Point
 from unembed.reports.tradeoff_page import MeasuredPoint, chief, sentence, tradeoff_chart, with_intervals
 from unembed.train import train
@@ -162,11 +162,11 @@ def test_the_chart_has_a_dot_a_point_and_escapes_names() -> None:
 
 def test_missing_dimensions_are_filled_with_zeros() -> None:
     vectors = torch.arange(8.0).view(2, 4)
-    filled = ZeroFilled(Halved(), 4)
+    filled = Seen(Halved(), 4)
     assert filled.fits(4)
     assert filled(vectors, [], "test").tolist() == [[0, 1, 0, 0], [4, 5, 0, 0]]
     assert filled.output_dimension(4) == 4
-    assert not ZeroFilled(Halved(wider=True), 4).fits(4)
+    assert not Seen(Halved(wider=True), 4).fits(4)
 
 
 def test_held_out_documents_are_those_that_training_holds_out(tmp_path: Path) -> None:
@@ -202,10 +202,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 POINTS = ["defense=noise defense.level=0.3", "defense=truncation defense.dimensions=100"]
 
 
-def sweep(run: Path, output: Path, *overrides: str, points: Sequence[str] = POINTS) -> dict[str, Any]:
+def sweep(
+    run: Path, output: Path, *overrides: str, points: Sequence[str] = POINTS, adaptive: bool = False
+) -> dict[str, Any]:
     listed = ",".join(f"'{point}'" for point in points)
     given = [
         *(f"run={run}", "experiment=tradeoff", f"collection={run.parent / 'things'}", f"output_dir={output}"),
+        f"tradeoff.adaptive={adaptive}",
         *("tradeoff.cuts=[32]", f"tradeoff.points=[{listed}]", "tradeoff.resamples=1000"),
     ]
     evaluate(*launch.on_run("evaluate", [*given, *overrides]))
@@ -277,6 +280,18 @@ def test_metrics_of_the_undefended_point_are_those_of_an_evaluation(run: Path, t
     for name in ("bleu", "token_f1", "exact_match", "cosine", "edit_distance_mean"):
         assert found["points"][0]["reconstruction"][name] == pytest.approx(wanted[name])
     assert found["points"][1]["retrieval"] == found["points"][0]["retrieval"]
+
+
+def test_an_adaptive_attacker_maps_defended_vectors_back(run: Path, tmp_path: Path) -> None:
+    points = ["defense=masking defense.scale=50", "defense=truncation defense.dimensions=100"]
+    naive, adaptive = (sweep(run, tmp_path / f"{know}", points=points, adaptive=know) for know in (False, True))
+    assert adaptive["points"][0] == naive["points"][0]
+    read = [[point["reconstruction"]["token_f1"] for point in found["points"]] for found in (naive, adaptive)]
+    assert read[1][1] == read[1][0] > read[0][1] + 5  # only the first dimension is lost
+    assert read[1][2] > 0.9 * read[1][0]
+    pages = [(tmp_path / f"{know}" / "tradeoff.md").read_text(encoding="utf-8") for know in (False, True)]
+    assert "may read more" in pages[0]
+    assert "knows up to 5,000 other documents with their defended vectors" in pages[1].replace("\n", " ")
 
 
 @pytest.mark.parametrize("of_the_point", [True, False])

@@ -27,7 +27,7 @@ from unembed.datamodules.embedded import defended
 from unembed.datamodules.vector_stores.sampling import Sample
 from unembed.defenses.base import Defense
 from unembed.metrics.statistics import evenly
-from unembed.reports.reading import ZeroFilled
+from unembed.reports.reading import Seen
 
 NEAREST = 10
 
@@ -111,7 +111,7 @@ def prepare(defenses: Mapping[str, Defense], sample: Sample, truths: Mapping[int
 def _defend(defense: Defense, vectors: Tensor, examples: Sequence[Example]) -> DefendedRows:
     defense.fit(vectors, examples)
     changed = defended(defense, vectors, examples, "document")
-    filled = ZeroFilled(defense, vectors.shape[1])
+    filled = Seen(defense, vectors.shape[1])
     received = filled(vectors, examples, "document") if filled.fits(vectors.shape[1]) else None
     return DefendedRows(defense, changed, neighbours_kept(vectors, changed), received)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from unembed.attacks.base import Attack
 from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.transfer.aligners import Map
 from unembed.callbacks.scoring import cosines_at
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
@@ -98,19 +99,20 @@ def known_rows(run: Path) -> list[Row]:
     return read_rows(path) if path.is_file() else []
 
 
-class ZeroFilled:
-    """A defense whose shorter vectors are filled up with zeros for an attack that was trained on longer ones.
+class Seen:
+    """A defense, and what the attacker does about it: the vectors that the attack reads.
 
-    A naive attacker who finds shorter vectors can do no better without training again. It cannot accept longer ones;
-    then ``fits`` is False. ``dimension`` is that of the vectors that the attack accepts.
+    A naive attacker fills shorter vectors up with zeros for an attack that was trained on longer ones, and cannot read
+    longer ones; then ``fits`` is False. One who knows texts with their defended vectors has learned the way ``back``,
+    (n, d) -> (n, dimension). ``dimension`` is that of the vectors that the attack accepts.
     """
 
-    def __init__(self, defense: Defense, dimension: int) -> None:
-        self.defense, self.dimension = defense, dimension
+    def __init__(self, defense: Defense, dimension: int, back: Map | None = None) -> None:
+        self.defense, self.dimension, self.back = defense, dimension, back
 
     def fits(self, dimension: int) -> bool:
-        """Whether the defended vectors are no longer than the attack accepts, given the embedder's dimension."""
-        return self.defense.output_dimension(dimension) <= self.dimension
+        """Whether the attack can read the defended vectors, given the embedder's dimension."""
+        return self.back is not None or self.defense.output_dimension(dimension) <= self.dimension
 
     def output_dimension(self, dimension: int) -> int:
         return self.dimension
@@ -119,6 +121,8 @@ class ZeroFilled:
         self.defense.fit(embeddings, examples)
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """Defended vectors, zero-filled: (n, d) -> (n, dimension)."""
+        """Defended vectors as the attack reads them: (n, d) -> (n, dimension)."""
         defended = self.defense(embeddings, examples, role, epoch)
+        if self.back is not None:
+            return self.back(defended).to(embeddings)
         return torch.nn.functional.pad(defended, (0, self.dimension - defended.shape[1]))

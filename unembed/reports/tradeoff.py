@@ -20,6 +20,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import BaseModel, Field, PositiveInt
 
 from unembed.attacks.base import Attack
+from unembed.attacks.transfer.aligners import Known, LeaveOneOut
 from unembed.callbacks.scoring import score_predictions
 from unembed.core import limits
 from unembed.core.atomic_files import read_json, write_json, write_json_lines
@@ -30,11 +31,12 @@ from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.retrieval import Defended, Searchable, Similarity
 from unembed.datamodules.sources.base import folded
 from unembed.datamodules.usefulness import matched
+from unembed.defenses.base import Defense
 from unembed.defenses.threat import Hypotheses, threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.statistics import evenly
 from unembed.reports.output import paragraphs
-from unembed.reports.reading import Reader, ZeroFilled
+from unembed.reports.reading import Reader, Seen
 from unembed.reports.tradeoff_page import NAME, with_intervals, write_results
 from unembed.runs import layout
 from unembed.runs.config_file import write_config
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tradeoff")
 UNDEFENDED = "defense=none"
 DEFENDED = "defense.hypotheses=defended"
+ALIGNED = 5000  # documents, at most, from which an adaptive attacker learns the way back
 POINTS = "points"  # folder of the output: for each finished point a .json of metrics and a .jsonl of texts
 
 
@@ -71,6 +74,7 @@ def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePo
     training = session.training_data(data_of(session.run))
     source = session.trained.datamodule.get("source") or {}
     split = {key: source[key] for key in ("valid_fraction", "test_fraction", "split_seed") if key in source}
+    sweep.adaptive &= not trained.adaptive  # which knows its defense already
     bench = Bench(sweep, session.embedder, attack, HeldOut(collection, **split), training, session.models)
     finished = Finished(output / POINTS, _key(session, settings, bench))
     layout.start(output, resuming=finished.folder.is_dir(), key="output_dir")
@@ -90,6 +94,7 @@ def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePo
     notes = paragraphs(
         "tradeoff_notes",
         trained=str(session.trained.choices.defense) if trained.adaptive else "none",
+        adaptive=sweep.adaptive,
         texts=attacked,
         cut=bench.cut,
         collection=collection,
@@ -141,7 +146,8 @@ def _key(session: Session, settings: DictConfig, bench: Bench) -> str:
 class TradeOff:
     """The settings of a sweep: the keys of ``tradeoff`` in configs/experiment/tradeoff.yaml.
 
-    The collection is searched, and its held-out documents are attacked; ``defense=none`` is always measured.
+    The collection is searched, and its held-out documents are attacked; ``defense=none`` is always measured. An
+    ``adaptive`` attacker has some documents with their defended vectors.
     """
 
     def __init__(
@@ -151,11 +157,12 @@ class TradeOff:
         cuts: Annotated[Sequence[PositiveInt | None], Field(min_length=1)] = (32, None),
         defended: Annotated[Sequence[Defended], Field(min_length=1)] = ("both", "documents"),
         similarity: Similarity = "cosine",
+        adaptive: bool = True,
         texts: PositiveInt = 500,
         resamples: Annotated[int, Field(ge=1000)] = 2000,
     ) -> None:
         self.collection, self.points, self.cuts, self.defended = collection, tuple(points), tuple(cuts), tuple(defended)
-        self.similarity, self.texts, self.resamples = similarity, texts, resamples
+        self.similarity, self.adaptive, self.texts, self.resamples = similarity, adaptive, texts, resamples
 
     @property
     def searches(self) -> list[str]:
@@ -242,7 +249,11 @@ class Bench:
         self.texts = _cut(held_out.only(attacked), training)
         cuts = dict.fromkeys([*sweep.cuts, self.cut])
         self.indexes = {cut: Searchable(self.collection, embedder, cut, training.tokenizer) for cut in cuts}
-        self._others = [place for place, name in enumerate(self.collection.document_ids) if name not in attacked]
+        places = range(len(self.collection.documents))
+        self._others, self._attacked = (
+            [place for place in places if (self.collection.document_ids[place] in attacked) is wanted]
+            for wanted in (False, True)
+        )
 
     def measure(
         self, name: str, overrides: Sequence[str], defense: DictConfig, hypotheses: Hypotheses = "clean"
@@ -269,11 +280,11 @@ class Bench:
                 measured = self.indexes[cut].retrieve(defenses[cut], defended, self.sweep.similarity)
                 known = None if measured is None else {key: values.tolist() for key, values in measured.items()}
                 retrieval[search_name(cut, defended)] = known
-        naive = ZeroFilled(defenses[self.cut], self.attack.dimension)
+        seen = self._seen(defenses[self.cut], overrides)
         rows: list[dict[str, Any]] = []
         reconstruction: dict[str, float | int | None] = {}
-        if naive.fits(self.embedder.dimension):
-            self.texts.connect(self.embedder, naive, hypotheses=hypotheses)
+        if seen.fits(self.embedder.dimension):
+            self.texts.connect(self.embedder, seen, hypotheses=hypotheses)
             self.texts.setup("test")
             places = range(len(self.texts.examples("test")))
             reader = Reader(self.attack, self.texts.oracle, self.texts.eval_batch_size)
@@ -282,11 +293,24 @@ class Bench:
             rows, reconstruction = score_predictions(
                 by_place, self.texts, self.embedder, None, self.attack, self.models
             )
-        width = naive.defense.output_dimension(self.embedder.dimension)
+        width = defenses[self.cut].output_dimension(self.embedder.dimension)
         point = Point(
             name=name, overrides=list(overrides), width=width, reconstruction=reconstruction, retrieval=retrieval
         )
         return point, rows
+
+    def _seen(self, defense: Defense, overrides: Sequence[str]) -> Seen:
+        """The vectors that the attack reads. An adaptive attacker learns the map back from documents of its own, which
+        the service defends like any other."""
+        if not self.sweep.adaptive or UNDEFENDED in overrides:
+            return Seen(defense, self.attack.dimension)
+        index = self.indexes[self.cut]
+        plain, own = index.stored(evenly(self._others, ALIGNED))
+        store = defense(*index.stored(self._attacked), "document")
+        victim = defense(plain, own, "train")
+        known = Known(*(vectors.double() for vectors in (victim, plain, store, plain)))
+        back = LeaveOneOut(whitening=[0.5], widths=[0.15]).fit(known).map
+        return Seen(defense, self.attack.dimension, back)
 
 
 def _cut(source: HeldOut, training: InversionDataModule) -> InversionDataModule:
