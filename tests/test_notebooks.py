@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,20 @@ NOTEBOOKS = ROOT / "notebooks"
 MINUTES = 3  # that each may take on two cores; other tests run beside it
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One for all three: two of them embed the same texts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNEMBED_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, int]:
     """What the cells print, and how many figures they show."""
     jupytext, nbclient = pytest.importorskip("jupytext"), pytest.importorskip("nbclient")
     for module in ("ipykernel", "matplotlib"):
         pytest.importorskip(module)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("UNEMBED_CACHE", str(folder / "cache"))
     monkeypatch.delenv("MPLBACKEND", raising=False)
     notebook = jupytext.read(NOTEBOOKS / f"{name}.py")
     place = {"metadata": {"path": str(folder)}}
