@@ -25,6 +25,9 @@ class Truncation(BaseDefense):
         renormalize: Rescale the remainder to the length of the whole vector, as published for vectors of length 1.
     """
 
+    holds = (
+        "against nobody who knows 1,000 pairs: 94 % of what is read without it is still read where a search keeps 90 %"
+    )
     strength = Strength("dimensions", 0, 1)
 
     def __init__(self, dimensions: PositiveInt = 128, renormalize: bool = True) -> None:
