@@ -2,12 +2,12 @@
 
     python train.py -m experiment=leakage
     python benchmarks/leakage.py runs/leakage/minilm-[0-9]* --picture docs/capacity.svg --rows results/leakage.csv
-    python benchmarks/leakage.py runs/leakage/minilm-[0-9]* --predict 256 3 18.5     # dimensions, bits, content words
+    python benchmarks/leakage.py runs/leakage/minilm-[0-9]* --predict 256 3 10     # dimensions, bits, content words
 
 A cell is a run at one length. Words are the different content words of a text, as of ``content_word_recovery``; from
 those that came back are taken those that the predictions for the other texts of the cell have, too. Each form of FORMS
 is fitted by least squares to the words of all cells, and judged by what it says of the lengths of one run when it was
-fitted to the other runs. ``--rows`` completes a file of results/, with ``--commit`` and ``--command``.
+fitted to the other runs. ``--rows`` completes a file of results/, with ``--table``, ``--commit`` and ``--command``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ class Cell(NamedTuple):
     dimensions: int
     bits: int
     tokens: int
-    queries: int
     texts: int
     content: float
     words: float
@@ -70,9 +69,9 @@ class Cell(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__)
     parser.add_argument("runs", type=Path, nargs="+", help="of experiment=leakage, of one embedder")
-    parser.add_argument("--without", type=int, nargs="*", default=[], help="lengths that are not fitted")
     parser.add_argument("--picture", type=Path, help="the SVG file to write")
     parser.add_argument("--rows", type=Path, help="the CSV file to complete")
+    parser.add_argument("--table", default="cells", help="for --rows")
     parser.add_argument("--commit", default="", help="of the code, for --rows")
     parser.add_argument("--command", default="python train.py -m experiment=leakage", help="that made them, for --rows")
     parser.add_argument("--predict", type=float, nargs=3, metavar=("DIMENSIONS", "BITS", "WORDS"))
@@ -82,8 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         low, high = cell.interval
         scores = "".join(f"  {name} {value:.1f}" for name, value in cell.scores.items())
         print(f"{cell.name:<50}{cell.words:>6.2f} ({low:.2f} to {high:.2f}) of {cell.content:.1f}{scores}")
-    fitted = [cell for cell in cells if cell.tokens not in options.without]
-    laws = [Law.of(form, fitted) for form in FORMS] if len({cell.name.rsplit(",", 1)[0] for cell in fitted}) > 4 else []
+    laws = [Law.of(form, cells) for form in FORMS] if len(options.runs) > len(FORMS[logit]) else []
     for law in laws:
         print(law)
     if options.predict:
@@ -115,12 +113,12 @@ def cells_of(run: Path) -> list[Cell]:
         for row in map(json.loads, lines):
             by_length[int(row["attributes"]["tokens"])].append((row["reference"], row["prediction"]))
     return [
-        scored(f"{name}, {length} tokens", shortened["dimensions"], bits, length, queries, pairs)
+        scored(f"{name}, {length} tokens", shortened["dimensions"], bits, length, pairs)
         for length, pairs in sorted(by_length.items())
     ]
 
 
-def scored(name: str, dimensions: int, bits: int, tokens: int, queries: int, pairs: Sequence[tuple[str, str]]) -> Cell:
+def scored(name: str, dimensions: int, bits: int, tokens: int, pairs: Sequence[tuple[str, str]]) -> Cell:
     """A cell from (reference, prediction) pairs."""
     content = [(content_words(one), content_words(other)) for one, other in pairs]
     sizes = np.array([len(true) for true, _ in content], dtype=float)
@@ -141,7 +139,7 @@ def scored(name: str, dimensions: int, bits: int, tokens: int, queries: int, pai
         scores["parts_recovered"] = 100 * read / total
     interval = (float(low), float(high))
     mean = float(gained.mean())
-    return Cell(name, dimensions, bits, tokens, queries, len(pairs), float(sizes.mean()), mean, interval, scores)
+    return Cell(name, dimensions, bits, tokens, len(pairs), float(sizes.mean()), mean, interval, scores)
 
 
 def content_words(text: str) -> set[str]:
@@ -190,14 +188,10 @@ def logit(p: Array, d: Array, b: Array, n: Array) -> Array:
     return n / (1 + np.exp(-(p[0] + p[1] * np.log2(d / 384) + p[2] * np.log2(b / FLOAT) + p[3] * np.log2(n))))
 
 
-def power(p: Array, d: Array, b: Array, n: Array) -> Array:
-    return np.exp(p[0]) * (d / 384) ** p[1] * (b / FLOAT) ** p[2] * n ** p[3]
-
-
 Form = Callable[[Array, Array, Array, Array], Array]
 FORMS: dict[Form, list[float]] = {  # with the values where their fit begins
     saturating: [1.0, 1.0, 0.0], hyperbolic: [1.0, 1.0, 0.0], sigmoid: [1.0, 1.0, 0.0, 0.0],
-    logit: [1.0, 1.0, 1.0, -1.0], power: [1.0, 1.0, 0.5, 0.5],
+    logit: [1.0, 1.0, 1.0, -1.0],
 }  # fmt: skip
 
 
@@ -278,7 +272,7 @@ def picture(cells: Sequence[Cell], law: Law) -> str:
     for number, (d, b) in enumerate(chosen):
         own = [cell for cell in cells if (cell.dimensions, cell.bits) == (d, b)]
         left += [dot(by_length.x(cell.content), by_length.y(cell.words), 4, f"series{number}") for cell in own]
-        grid = np.linspace(0.01, longest, 60)
+        grid = np.geomspace(0.01, longest, 60)
         left.append(by_length.curve([(float(n), law(d, b, float(n))) for n in grid], f"series{number}"))
     right = agreement.axes("words by the law", "words measured")
     right.append(agreement.curve([(0, 0), (most, most)], "series0"))
@@ -303,7 +297,7 @@ def complete(options: argparse.Namespace, cells: Sequence[Cell], laws: Sequence[
               "command": options.command}  # fmt: skip
     new: list[dict[str, Any]] = []
     for cell in cells:
-        own = {"table": "cells", "row": cell.name, "texts": cell.texts, **shared}
+        own = {"table": options.table, "row": cell.name, "texts": cell.texts, **shared}
         low, high = (f"{value:.3f}" for value in cell.interval)
         note = f"of {cell.content:.2f} content words of a text"
         new.append({**own, "metric": "words_recovered", "value": f"{cell.words:.3f}", "low": low, "high": high,

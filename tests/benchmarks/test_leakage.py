@@ -38,7 +38,7 @@ def test_texts_are_cut_at_words_and_held_out(benchmarks: Benchmarks, tmp_path: P
 def test_words_by_chance_are_taken_off(benchmarks: Benchmarks) -> None:
     leakage = benchmarks.load("leakage")
     pairs = [("The nurse has a fever", "a nurse, a cough"), ("A fever in London", "The fever"), ("Ships sail", "cough")]
-    cell = leakage.scored("a, 4 tokens", 384, 16, 4, 0, pairs)
+    cell = leakage.scored("a, 4 tokens", 384, 16, 4, pairs)
     # nurse; fever; none. Of "nurse fever" another prediction has one word (fever); of the others' words, none has any.
     assert cell.content == pytest.approx(2.0)
     assert cell.words == pytest.approx((1 - 1 / 2 + 1 + 0) / 3)
@@ -55,7 +55,7 @@ def test_a_law_is_found_again_and_predicts(benchmarks: Benchmarks) -> None:
         return room * (1 - math.exp(-n / room))
 
     cells = [
-        leakage.Cell(f"{d} {b}, {n}", d, b, n, 0, 9, float(n), words(d, b, n) * (1 + wrong), (0.0, 0.0), {})
+        leakage.Cell(f"{d} {b}, {n}", d, b, n, 9, float(n), words(d, b, n) * (1 + wrong), (0.0, 0.0), {})
         for (d, b), wrong in zip([(384, 16), (384, 1), (96, 16), (96, 2), (24, 4), (192, 1)],
                                  [0.02, -0.02, 0.02, -0.02, 0.02, -0.02], strict=True)
         for n in (2, 8, 30)
