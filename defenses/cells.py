@@ -24,6 +24,7 @@ from torch import Tensor
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
 from unembed.defenses.base import BaseDefense, Role, check_dimensions
+from unembed.defenses.pca import principal_axes
 from unembed.defenses.product_quantization import k_means, nearest
 from unembed.defenses.rotation import orthogonal, read_key, stretched
 
@@ -66,7 +67,7 @@ class Cells(BaseDefense):
         """Principal axes of (n, d), and the cells."""
         self.mean = embeddings.mean(dim=0)
         centred = embeddings - self.mean
-        self.axes = torch.linalg.eigh((centred.T @ centred).double()).eigenvectors.flip(1).float().contiguous()
+        self.axes = principal_axes(centred)
         generator = torch.Generator().manual_seed(self.seed)
         self.centroids = k_means(self._routed(centred @ self.axes), self.count, ITERATIONS, generator)
 

@@ -45,6 +45,7 @@ ELSEWHERE = {  # by what stands in a command: why it is not run
     r"defense=none,noise": "needs the key of a rotation",
     r"(experiment|columns)=access": "tests/attacks/test_finished.py and tests/reports/test_access.py do it",
     r"(experiment|columns)=locks": "tests/reports/test_locks.py does it",
+    r"experiment=leakage": "tests/benchmarks/test_leakage.py does what follows it",
     r"fail_on=|baseline=": "needs more test texts; tests/reports/test_audit_pipeline.py does it",
     r"<a copy of the cache|<dir of the killed|<that run>": "resumes a state that the page describes",
     r"translation|multi30k|round_trip|test_languages|zero_shot": "needs files that the page tells how to make",
