@@ -17,16 +17,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SLACK = 1.02
 CEILINGS = {
-    "lines of source": 42_870,
-    "code tokens of source": 307_500,
-    "files of source": 252,
+    "lines of source": 42_960,
+    "code tokens of source": 308_100,
+    "files of source": 253,
     "lines of the longest file": 440,
     "lines of command line, checks and run directory": 5_410,
-    "configurations": 277,
-    "pages": 28,
-    "words of the pages": 44_500,
-    "lines of tests": 32_400,
-    "lines of benchmarks": 7_540,
+    "configurations": 281,
+    "pages": 29,
+    "words of the pages": 46_100,
+    "lines of tests": 32_530,
+    "lines of benchmarks": 7_950,
 }
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
            tokenize.ENDMARKER)  # fmt: skip
