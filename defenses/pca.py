@@ -21,7 +21,7 @@ from unembed.defenses.truncation import Truncation
 class PrincipalComponents(Truncation):
     """Keeps the first principal components, which are fitted to training vectors; arguments as for truncation."""
 
-    holds = "in part against who had texts defended: where a search keeps 90 %, 78 % of what is read without it is still read"
+    holds = "in part: where a search keeps 90 %, 78 % of what is read without it is still read"
     mean = axes = torch.empty(0)
 
     def output_dimension(self, dimension: int) -> int:
