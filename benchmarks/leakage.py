@@ -7,7 +7,8 @@
 A cell is a run at one length. Words are the different content words of a text, as of ``content_word_recovery``; from
 those that came back are taken those that the predictions for the other texts of the cell have, too. Each form of FORMS
 is fitted by least squares to the words of all cells, and judged by what it says of the lengths of one run when it was
-fitted to the other runs. ``--rows`` completes a file of results/, with ``--table``, ``--commit`` and ``--command``.
+fitted to the other runs. ``--rows`` completes a file of results/, with ``--table``, ``--processor``, ``--commit`` and
+``--command``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
+import io
 import json
 import math
 from collections import Counter, defaultdict
@@ -33,9 +35,11 @@ from scipy.stats import t as student
 from unembed.audit.exposure import FREE, classes, items
 from unembed.core.atomic_files import write_file
 from unembed.metrics.entities import recovered_entities
-from unembed.metrics.stop_words import STOP_WORDS
+from unembed.metrics.statistics import interval as percentiles
+from unembed.metrics.statistics import resampled_sums
+from unembed.metrics.stop_words import content_words
 from unembed.metrics.text import exact_match
-from unembed.metrics.tokens import words
+from unembed.metrics.tokens import token_overlap, words
 from unembed.reports.svg import Frame, dot, text
 from unembed.runs import layout
 
@@ -43,7 +47,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 FLOAT = 16  # bits that stand for floats in the runs
 RESAMPLES = 1000
 WIDTH, HEIGHT = 430.0, 320.0  # of a panel
-PROCESSOR = "one thread of an Intel Xeon with AVX512-BF16, shared"
+CELLS = "cells"  # the table of the cells that the law is fitted to
 
 
 class Cell(NamedTuple):
@@ -71,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="of experiment=leakage, of one embedder")
     parser.add_argument("--picture", type=Path, help="the SVG file to write")
     parser.add_argument("--rows", type=Path, help="the CSV file to complete")
-    parser.add_argument("--table", default="cells", help="for --rows")
+    parser.add_argument("--table", default=CELLS, help=f"for --rows; the law is a line of {CELLS} alone")
+    parser.add_argument("--processor", default="", help="that they were made on, for --rows")
     parser.add_argument("--commit", default="", help="of the code, for --rows")
     parser.add_argument("--command", default="python train.py -m experiment=leakage", help="that made them, for --rows")
     parser.add_argument("--predict", type=float, nargs=3, metavar=("DIMENSIONS", "BITS", "WORDS"))
@@ -120,43 +125,31 @@ def cells_of(run: Path) -> list[Cell]:
 
 def scored(name: str, dimensions: int, bits: int, tokens: int, pairs: Sequence[tuple[str, str]]) -> Cell:
     """A cell from (reference, prediction) pairs."""
-    content = [(content_words(one), content_words(other)) for one, other in pairs]
+    content = [(content_words(words(one)), content_words(words(other))) for one, other in pairs]
     sizes = np.array([len(true) for true, _ in content], dtype=float)
     found = np.array([len(true & read) for true, read in content], dtype=float)
     gained = found - by_chance(content)
-    generator = np.random.default_rng(0)
-    means = [gained[generator.integers(len(gained), size=len(gained))].mean() for _ in range(RESAMPLES)]
-    low, high = np.quantile(means, [0.025, 0.975])
+    ends = percentiles(resampled_sums(gained[:, None], RESAMPLES, seed=0)[:, 0] / len(gained))
+    assert ends is not None  # none is NaN
     parts = [[value for kind, values in items(true, (), set(classes().values())).items() if kind != FREE
               for value in values] for true, _ in pairs]  # fmt: skip
     read = sum(recovered_entities(values, pair[1]) for values, pair in zip(parts, pairs, strict=True))
     scores = {
         "content_word_recovery": 100 * found.sum() / max(1, sizes.sum()),
-        "token_f1": 100 * float(np.mean([word_f1(*pair) for pair in pairs])),
+        "token_f1": float(np.mean([token_overlap(*pair).f1 for pair in pairs])),
         "exact_match": 100 * float(np.mean([exact_match(*pair) for pair in pairs])),
     }
     if total := sum(map(len, parts)):
         scores["parts_recovered"] = 100 * read / total
-    interval = (float(low), float(high))
-    mean = float(gained.mean())
-    return Cell(name, dimensions, bits, tokens, len(pairs), float(sizes.mean()), mean, interval, scores)
+    means = float(sizes.mean()), float(gained.mean())
+    return Cell(name, dimensions, bits, tokens, len(pairs), *means, ends, scores)
 
 
-def content_words(text: str) -> set[str]:
-    return {word for word in words(text) if word not in STOP_WORDS and any(map(str.isalnum, word))}
-
-
-def by_chance(content: Sequence[tuple[set[str], set[str]]]) -> Array:
+def by_chance(content: Sequence[tuple[frozenset[str], frozenset[str]]]) -> Array:
     """For each text, how many of its words the prediction for another text of the cell has, in the mean: (n,)."""
     written = Counter(word for _, read in content for word in read)
     others = max(1, len(content) - 1)
     return np.array([sum(written[word] - (word in read) for word in true) / others for true, read in content])
-
-
-def word_f1(reference: str, prediction: str) -> float:
-    true, read = Counter(words(reference)), Counter(words(prediction))
-    total = true.total() + read.total()
-    return 2 * (true & read).total() / total if total else 1.0
 
 
 # -- the law ----------------------------------------------------------------------------------------------------------
@@ -293,7 +286,7 @@ def complete(options: argparse.Namespace, cells: Sequence[Cell], laws: Sequence[
     if options.rows.exists():
         with options.rows.open(encoding="utf-8", newline="") as file:
             old = list(csv.DictReader(file))
-    shared = {"date": datetime.date.today().isoformat(), "processor": PROCESSOR, "commit": options.commit,
+    shared = {"date": datetime.date.today().isoformat(), "processor": options.processor, "commit": options.commit,
               "command": options.command}  # fmt: skip
     new: list[dict[str, Any]] = []
     for cell in cells:
@@ -304,17 +297,18 @@ def complete(options: argparse.Namespace, cells: Sequence[Cell], laws: Sequence[
                     "unit": "other", "note": note})  # fmt: skip
         shares = ((key, f"{value:.2f}") for key, value in cell.scores.items())
         new += [{**own, "metric": key, "value": value, "unit": "percent"} for key, value in shares]
-    for law in laws:
+    for law in laws if options.table == CELLS else []:
         own = {"table": "law", "row": f"{cells[0].name.split(',')[0]}: {law.form}", "unit": "other", **shared,
                "note": f"{law.cells} cells; parameters as in benchmarks/leakage.py"}  # fmt: skip
         values = {"r_squared": law.r2, "left_out_error": law.left_out}
         values |= {f"parameter_{number}": float(value) for number, value in enumerate(law.values)}
         new += [{**own, "metric": key, "value": f"{value:.4f}"} for key, value in values.items()]
     lines = {(row["table"], row["row"], row["metric"]): row for row in [*old, *new]}
-    with options.rows.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines.values())
+    written = io.StringIO()
+    writer = csv.DictWriter(written, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines.values())
+    write_file(options.rows, written.getvalue())
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ prefix of the dimensions. The defense works for any embedder, but may cost other
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from pydantic import PositiveInt
 from torch import Tensor
@@ -29,12 +30,13 @@ class Truncation(BaseDefense):
         "against nobody who knows 1,000 pairs: 94 % of what is read without it is still read where a search keeps 90 %"
     )
     strength = Strength("dimensions", 0, 1)
+    option: ClassVar[str] = "truncation"
 
     def __init__(self, dimensions: PositiveInt = 128, renormalize: bool = True) -> None:
         self.dimensions, self.renormalize = dimensions, renormalize
 
     def output_dimension(self, dimension: int) -> int:
-        check_dimensions("truncation", self.dimensions, dimension)
+        check_dimensions(self.option, self.dimensions, dimension)
         return self.dimensions
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:

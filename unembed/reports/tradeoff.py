@@ -74,8 +74,8 @@ def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePo
     training = session.training_data(data_of(session.run))
     source = session.trained.datamodule.get("source") or {}
     split = {key: source[key] for key in ("valid_fraction", "test_fraction", "split_seed") if key in source}
-    sweep.adaptive &= not trained.adaptive  # which knows its defense already
-    bench = Bench(sweep, session.embedder, attack, HeldOut(collection, **split), training, session.models)
+    prepares = sweep.adaptive and not trained.adaptive  # which knows its defense already
+    bench = Bench(sweep, session.embedder, attack, HeldOut(collection, **split), training, session.models, prepares)
     finished = Finished(output / POINTS, _key(session, settings, bench))
     layout.start(output, resuming=finished.folder.is_dir(), key="output_dir")
     write_config(output, {**session.values, "tradeoff": OmegaConf.to_container(settings.tradeoff, resolve=True)})
@@ -94,7 +94,7 @@ def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePo
     notes = paragraphs(
         "tradeoff_notes",
         trained=str(session.trained.choices.defense) if trained.adaptive else "none",
-        adaptive=sweep.adaptive,
+        aligned=ALIGNED if prepares else 0,
         texts=attacked,
         cut=bench.cut,
         collection=collection,
@@ -221,7 +221,8 @@ class Bench:
     """The objects shared by all points of a sweep: the collection, its vectors, the texts to attack.
 
     ``held_out`` documents were not seen by an attack that was trained on such a collection; those that are training
-    texts all the same are not attacked, and the others are cut like the training texts.
+    texts all the same are not attacked, and the others are cut like the training texts. An attacker who ``prepares``
+    learns the way back from defended vectors.
     """
 
     def __init__(
@@ -232,8 +233,9 @@ class Bench:
         held_out: HeldOut,
         training: InversionDataModule,
         models: ScoringModels,
+        prepares: bool,
     ) -> None:
-        self.sweep, self.embedder, self.attack, self.models = sweep, embedder, attack, models
+        self.sweep, self.embedder, self.attack, self.models, self.prepares = sweep, embedder, attack, models, prepares
         self.collection, self.cut = held_out.collection, training.max_tokens
         documents = _cut(held_out, training).examples("test")
         trained = _training_texts(training)
@@ -249,11 +251,9 @@ class Bench:
         self.texts = _cut(held_out.only(attacked), training)
         cuts = dict.fromkeys([*sweep.cuts, self.cut])
         self.indexes = {cut: Searchable(self.collection, embedder, cut, training.tokenizer) for cut in cuts}
-        places = range(len(self.collection.documents))
-        self._others, self._attacked = (
-            [place for place in places if (self.collection.document_ids[place] in attacked) is wanted]
-            for wanted in (False, True)
-        )
+        names = self.collection.document_ids
+        self._others = [place for place, name in enumerate(names) if name not in attacked]
+        self._attacked = [place for place, name in enumerate(names) if name in attacked]
 
     def measure(
         self, name: str, overrides: Sequence[str], defense: DictConfig, hypotheses: Hypotheses = "clean"
@@ -300,9 +300,9 @@ class Bench:
         return point, rows
 
     def _seen(self, defense: Defense, overrides: Sequence[str]) -> Seen:
-        """The vectors that the attack reads. An adaptive attacker learns the map back from documents of its own, which
-        the service defends like any other."""
-        if not self.sweep.adaptive or UNDEFENDED in overrides:
+        """The vectors that the attack reads. An attacker who prepares learns the map back from documents of its own,
+        which the service defends like any other."""
+        if not self.prepares or UNDEFENDED in overrides:
             return Seen(defense, self.attack.dimension)
         index = self.indexes[self.cut]
         plain, own = index.stored(evenly(self._others, ALIGNED))
