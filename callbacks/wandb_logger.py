@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import WandbLogger
@@ -23,7 +24,8 @@ _PATIENCE_SECONDS = 10.0
 class WandbOrDisk(WandbLogger):
     """Lightning's WandbLogger, offline if the server cannot be reached when the run begins.
 
-    ``offline`` stores everything in the run directory; otherwise the server is contacted once.
+    ``offline`` stores everything in the run directory; otherwise the server is contacted once. A run that is resumed
+    keeps its W&B id.
 
     Raises:
         InputError: The server can be reached, but the key is missing or refused.
@@ -33,6 +35,8 @@ class WandbOrDisk(WandbLogger):
         away = None if offline or rank_zero_only.rank != 0 else _unreachable()  # type: ignore[attr-defined]
         if away is not None:
             log.warning("%s; curves are kept, send them later with: wandb sync %s/wandb/offline-run-*", away, save_dir)
+        for earlier in sorted(Path(save_dir).glob("wandb/*run-*-*"))[:1]:
+            options.setdefault("id", earlier.name.rpartition("-")[2])
         super().__init__(save_dir=save_dir, offline=offline or away is not None, **options)
         if not self._offline and rank_zero_only.rank == 0:  # type: ignore[attr-defined]
             self._begin(save_dir)

@@ -9,11 +9,13 @@ elsewhere, and uploaded vectors are deleted when the command ends.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import multiprocessing
 import os
+import signal
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +30,8 @@ from unembed.launch import console
 from unembed.launch.locations import find_run, shipped
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from torch import Tensor
 
     from unembed.api import Attacker
@@ -139,15 +143,14 @@ class Demo:
     """What the page's buttons do; ``named`` are run directories and shipped attackers, opened when first asked for."""
 
     def __init__(self, named: Sequence[str]) -> None:
-        self.named, self._lock = named, threading.Lock()
+        self.named = named
         self._open = functools.cache(importlib.import_module("unembed").load)
         self._reader = functools.lru_cache(4)(lambda name, queries: self.attacker(name).reader(queries))
 
     def attacker(self, name: str, *overrides: str) -> Attacker:
-        with self._lock:  # no two threads import at a time
-            attacker = cast("Attacker", self._open(name, *overrides))
-            console.quieten()
-            return attacker
+        attacker = cast("Attacker", self._open(name, *overrides))
+        console.quieten()
+        return attacker
 
     def read(
         self, text: str, name: str, access: str, queries: float, defense: str, strength: float
@@ -174,7 +177,7 @@ class Demo:
         elif access == _WEIGHTS:  # its own copy of the embedder: no queries
             yield decoded(self.attacker(name, *WHITE_BOX).reader(None), vector)
 
-    def audit(self, uploaded: str | None) -> Markup:
+    def audit(self, uploaded: str | None) -> Iterator[Markup]:
         """The page of an audit of a .npy file, in a frame of its own."""
         from unembed.api import ARRAY, audit_vectors
         from unembed.datamodules.vector_stores.vector_files import read_in_child
@@ -192,7 +195,63 @@ class Demo:
         with tempfile.TemporaryDirectory(prefix="unembed-") as folder:
             report.save(folder)
             page = (Path(folder) / "audit.html").read_text(encoding="utf-8")
-        return Markup('<iframe class="audit" sandbox title="The audit" srcdoc="{}"></iframe>').format(page)
+        yield Markup('<iframe class="audit" sandbox title="The audit" srcdoc="{}"></iframe>').format(page)
+
+
+class Apart:
+    """A Demo in a process of its own: it loads while the page's library does, and the page answers while it reads.
+
+    Iterate over one result at a time.
+    """
+
+    def __init__(self, named: Sequence[str]) -> None:
+        self.named = named
+        self._pipe, theirs = multiprocessing.Pipe()
+        fork = multiprocessing.get_context("fork")  # little is imported yet, and no thread runs
+        self._process = fork.Process(target=_answer, args=(theirs, self._pipe, named))
+        self._process.start()
+        theirs.close()
+
+    def read(self, *given: Any) -> Iterator[tuple[Markup, Markup]]:
+        return self._results("read", *given)
+
+    def audit(self, *given: Any) -> Iterator[Markup]:
+        return self._results("audit", *given)
+
+    def close(self) -> None:
+        self._process.terminate()
+
+    def _results(self, *asked: Any) -> Iterator[Any]:
+        results = iter(self._pipe.recv, None)
+        try:
+            self._pipe.send(asked)
+            try:
+                for result in results:
+                    if isinstance(result, InputError):
+                        raise result
+                    yield result
+            finally:  # of a page that was closed; what comes belongs to no later question
+                for _ in results:
+                    pass
+        except (EOFError, OSError) as error:
+            raise InputError("The attacker's process has ended, see the terminal; start the demo again.") from error
+
+
+def _answer(pipe: Connection, theirs: Connection, named: Sequence[str]) -> None:
+    """Answer until the page's process ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    theirs.close()
+    demo = Demo(named)
+    demo.attacker(named[0])
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            task, *given = pipe.recv()
+            try:
+                for result in getattr(demo, task)(*given):
+                    pipe.send(result)
+            except InputError as error:
+                pipe.send(error)
+            pipe.send(None)
 
 
 def defended(attacker: Attacker, text: str, defense: str, strength: float) -> Tensor:
@@ -248,7 +307,7 @@ def table_of(steps: Sequence[Step], text: str, queries: int) -> Markup:
     return table + Markup("<p>{} embedded so far.</p>").format(counted(queries, "text"))
 
 
-def page_of(demo: Demo, gr: Any) -> Any:
+def page_of(demo: Apart, gr: Any) -> Any:
     """The page; ``gr`` is Gradio, which is imported after the environment is set."""
 
     def shown(task: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
@@ -268,9 +327,6 @@ def page_of(demo: Demo, gr: Any) -> Any:
         step = 1 if one.key == "dimensions" else one.low
         label = f"{one.key}: {one.meaning}"
         return gr.Slider(minimum=one.low, maximum=one.high, step=step, value=one.start, label=label, visible=True)
-
-    def audit(uploaded: str | None) -> Iterator[Any]:
-        yield demo.audit(uploaded)
 
     with gr.Blocks(title="unembed demo", analytics_enabled=False) as page:
         gr.Markdown("# What a vector gives away\nA store for search keeps a vector of each text. Is the text gone?")
@@ -304,7 +360,7 @@ def page_of(demo: Demo, gr: Any) -> Any:
             lambda text, name: demo.read(text, name, _ALONE, 0, "none", 0)
         )  # a search may take minutes at first
         page.load(first, [text, name], [picture, steps], api_name=False, **_ONE_AT_A_TIME)
-        begin.click(shown(audit), file, found, api_name="audit", **_ONE_AT_A_TIME)
+        begin.click(shown(demo.audit), file, found, api_name="audit", **_ONE_AT_A_TIME)
     return page
 
 
@@ -312,29 +368,35 @@ def serve(port: int | None, named: Sequence[str]) -> None:
     """Serve the page until Ctrl-C."""
     with tempfile.TemporaryDirectory(prefix="unembed-") as uploads:
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1", GRADIO_TEMP_DIR=uploads)
-        demo = Demo(named)
+        demo = Apart(named)
         try:
-            gr = importlib.import_module("gradio")
-        except ModuleNotFoundError as error:
-            raise InputError("unembed demo needs the library gradio; pip install 'unembed[demo]'") from error
-        from starlette.middleware import Middleware
-        from starlette.middleware.trustedhost import TrustedHostMiddleware
+            _show(demo, port)
+        finally:
+            demo.close()
 
-        page = page_of(demo, gr)
-        # A page of another site that names this address as its own gets no answer.
-        hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
-        try:
-            _, address, _ = page.launch(
-                server_name="127.0.0.1", server_port=port, share=False, quiet=True, prevent_thread_lock=True,
-                ssr_mode=False, pwa=False, mcp_server=False, enable_monitoring=False, footer_links=[],
-                max_file_size=_LARGEST, css=_STYLE, theme=gr.themes.Default(font="system-ui", font_mono="monospace"),
-                head=_POLICY, app_kwargs={"middleware": [hosts]},
-            )  # fmt: skip
-        except OSError as error:
-            raise InputError(f"port={port}: is taken; choose another, or leave it out") from error
-        print(f"Open {address} (Ctrl-C ends it)", flush=True)
-        demo.attacker(named[0])  # while the page is looked at
-        page.block_thread()
+
+def _show(demo: Apart, port: int | None) -> None:
+    try:
+        gr = importlib.import_module("gradio")
+    except ModuleNotFoundError as error:
+        raise InputError("unembed demo needs the library gradio; pip install 'unembed[demo]'") from error
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    page = page_of(demo, gr)
+    # A page of another site that names this address as its own gets no answer.
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
+    try:
+        _, address, _ = page.launch(
+            server_name="127.0.0.1", server_port=port, share=False, quiet=True, prevent_thread_lock=True,
+            ssr_mode=False, pwa=False, mcp_server=False, enable_monitoring=False, footer_links=[],
+            max_file_size=_LARGEST, css=_STYLE, theme=gr.themes.Default(font="system-ui", font_mono="monospace"),
+            head=_POLICY, app_kwargs={"middleware": [hosts]},
+        )  # fmt: skip
+    except OSError as error:
+        raise InputError(f"port={port}: is taken; choose another, or leave it out") from error
+    print(f"Open {address} (Ctrl-C ends it)", flush=True)
+    page.block_thread()
 
 
 def main() -> None:

@@ -103,6 +103,35 @@ def test_an_attacker_of_several_prefixes_reads_too(demo: Demo) -> None:
     assert float(lines(table)[0][1]) > 0.8
 
 
+def test_a_process_apart_answers_one_question_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stand:
+        def __init__(self, named: list[str]) -> None:
+            self.attacker = named.index
+
+        def read(self, text: str) -> Iterator[str]:
+            yield from text.split()
+            if text == "a wrong one":
+                raise InputError("no")
+
+        def audit(self, _: None) -> Iterator[str]:
+            os._exit(1)
+
+    monkeypatch.setattr(module, "Demo", Stand)
+    demo = module.Apart(["minilm"])
+    assert list(demo.read("one two three")) == ["one", "two", "three"]
+    closed = demo.read("four five six")
+    assert next(closed) == "four"
+    closed.close()
+    with pytest.raises(InputError, match="no"):
+        list(demo.read("a wrong one"))
+    assert list(demo.read("seven")) == ["seven"]
+    with pytest.raises(InputError, match="process has ended"):
+        list(demo.audit(None))
+    with pytest.raises(InputError, match="process has ended"):
+        list(demo.read("eight"))
+    demo.close()
+
+
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
