@@ -234,6 +234,7 @@ def test_evaluation_gives_the_metrics_of_training_again(trained: Path, evaluated
     assert metrics_of(evaluated, layout.BASELINE) == metrics_of(trained, layout.BASELINE)
     assert (evaluated / layout.PREDICTIONS).read_bytes() == (trained / layout.PREDICTIONS).read_bytes()
     assert sent(evaluated) == 0
+    assert (evaluated / "log").read_text().count("texts: ") == 1  # the data of the training are read once
     assert (evaluated / "report.html").is_file()
     assert unfinished(evaluated) == []
 
