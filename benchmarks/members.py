@@ -1,6 +1,7 @@
 """How well texts of a vector store are told from others, by what was done to its vectors.
 
     python benchmarks/members.py general.jsonl --rows 5000 --others 10000
+    python benchmarks/members.py locks/corpus.jsonl --rows 2500 --others 2000 --pairs 4000 --near 200
 
 Texts are read from a file of JSON lines with ``text`` and embedded by all-MiniLM-L6-v2. The first part is the store,
 the next are other texts of the same kind. A row is a condition. The columns are the area under the ROC curve and the
@@ -8,6 +9,9 @@ share of members found at 0.1 % false positives, with 95 % bootstrap intervals; 
 and of near members, texts of the store with a change. "errors" is the share of other texts above a threshold of 1 %,
 which was set on half of them, and on sentences of the built-in corpus. Below the table stands how many threes of texts
 are found under a rotation with an unknown key, by their cosines with each other. The last line is JSON.
+
+With ``--pairs`` the conditions are locks at a recall of .90 (docs/locks.md), before and after the attacker maps their
+vectors back, as it learned from so many other texts that the service locked.
 """
 
 from __future__ import annotations
@@ -26,13 +30,17 @@ import torch
 from measuring import command_line, read_rows
 from torch import Tensor
 
+from unembed.attacks.transfer.aligners import Aligner, Known, LeaveOneOut
+from unembed.attacks.transfer.cell_maps import PerCell
 from unembed.core.examples import Example
 from unembed.datamodules.sources.synthetic import SyntheticCorpus
 from unembed.defenses.base import Defense, Fitted
+from unembed.defenses.cells import Cells
 from unembed.defenses.identity import Identity
 from unembed.defenses.noise import Noise
 from unembed.defenses.product_quantization import ProductQuantization
 from unembed.defenses.rotation import Rotation
+from unembed.defenses.sap import SAP
 from unembed.defenses.scalar_quantization import ScalarQuantization
 from unembed.defenses.truncation import Truncation
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -107,6 +115,25 @@ def stores(vectors: Tensor, texts: Sequence[str], key: Path) -> Iterator[tuple[s
     yield "rotation, key unknown", defended(rotation), plain
 
 
+def locks(vectors: Tensor, known: Tensor, key: Path) -> Iterator[tuple[str, Tensor, Defense]]:
+    """As ``stores``, of the locks: as they are, and mapped back."""
+    linear = LeaveOneOut(whitening=[0.5], widths=[0.15])
+    conditions: list[tuple[str, Defense, Aligner]] = [
+        ("rotation", Rotation(key_file=str(key)), linear),
+        ("sap", SAP(0.7704), linear),
+        ("16 cells, prefix 32", Cells(key_file=str(key)), PerCell(prefix=32)),
+        ("256 cells, prefix 32", Cells(256, key_file=str(key)), PerCell(cells=256, prefix=32)),
+    ]
+    for name, lock, aligner in conditions:
+        if isinstance(lock, Fitted):
+            lock.fit(vectors, [])
+        roles = ((vectors, "document"), (known, "train"))
+        store, victim = (lock(some, [Example(place, "") for place in range(len(some))], role) for some, role in roles)
+        yield name, store, Identity()
+        found = aligner.fit(Known(*(some.double() for some in (victim, known, store, known))))
+        yield f"{name}, mapped back", found.map(store).float(), Identity()
+
+
 class Pairs:
     """The cosines of all pairs of rows, in ascending order; a rotation does not change them."""
 
@@ -151,6 +178,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=5000, help="of the store; all of them are candidates")
     parser.add_argument("--others", type=int, default=10_000, help="candidates that are no members")
     parser.add_argument("--near", type=int, default=1000, help="members that are changed, in each of five ways")
+    parser.add_argument("--pairs", type=int, default=0, help="other texts that the service locked for the attacker")
     parser.add_argument("--threes", type=int, default=300, help="of texts, looked for under a rotation")
     parser.add_argument("--resamples", type=int, default=500)
     parser.add_argument("--cache", type=Path, default=None, help="of vectors (default: none that stays)")
@@ -158,8 +186,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     if options.others < 1 / RATE:
         parser.error(f"--others {options.others}: a rate of {RATE:.1%} needs at least {1 / RATE:.0f}")
-    texts = distinct(options.texts, options.rows + options.others)
-    held, others = texts[: options.rows], texts[options.rows :]
+    texts = distinct(options.texts, options.rows + options.others + options.pairs)
+    held, others = texts[: options.rows], texts[options.rows : options.rows + options.others]
+    paired = texts[options.rows + options.others :]
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         key = Path(folder) / "key"
@@ -168,10 +197,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         corpus = [row.text for row in SyntheticCorpus(sentences=1200, valid=10, test=10).load()["train"]]
         near = {name: service.embed(changed) for name, changed in near_members(held[: options.near]) if changed}
         vectors, rest, foreign = (service.embed(some) for some in (held, others, corpus))
+        conditions = locks(vectors, service.embed(paired), key) if paired else stores(vectors, held, key)
         service.flush()  # before the folder goes
         kinds = "".join(f"{name:>18}" for name in near)
         print(f"{'store':<34}{'AUC':>28}{'at 0.1 %':>28}{'cosine alone':>14}{kinds}{'errors: own':>14}{'corpus':>8}")
-        for name, store, way in stores(vectors, held, key):
+        for name, store, way in conditions:
 
             def found(some: Tensor, store: Tensor = store, way: Defense = way) -> Nearest:
                 marked = [Example(place, "") for place in range(len(some))]

@@ -7,16 +7,27 @@
 A line of ``--rows`` has ``text``, ``question`` and ``label`` (entailment: the text answers the question), as QNLI; its
 texts are sentences of Wikipedia. Of ``--halved``, every other text is in the collection and the others are the
 attacker's; those of ``--public`` are all the attacker's. The files are locks/corpus.jsonl and so on, and public.jsonl.
+For shadow queries, shadow/texts has the texts that have a question, shadow/questions the first question of each in its
+place, both with the other questions as queries, and shadow/pairs.jsonl each text with its first question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from measuring import command_line, read_rows, write_rows
 
 from unembed.datamodules.sources.base import folded
+
+
+def write_collection(folder: Path, names: Mapping[str, str], asked: Mapping[str, str]) -> None:
+    """Write a collection: documents with their names, and queries with the names of their documents."""
+    write_rows(folder / "corpus.jsonl", [{"_id": name, "text": text} for text, name in names.items()])
+    write_rows(folder / "queries.jsonl", [{"_id": f"q{place}", "text": query} for place, query in enumerate(asked)])
+    labels = [f"q{place}\t{name}\t1" for place, name in enumerate(asked.values())]
+    lines = ["query-id\tcorpus-id\tscore", *labels]
+    (folder / "qrels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -32,14 +43,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = {text: f"d{number}" for number, text in enumerate(texts)}
     asked = {row["question"]: names[row["text"]] for row in rows if row["label"] == "entailment"}
     chosen = list(asked.items())[: arguments.queries]
-    folder = Path("locks")
-    folder.mkdir(exist_ok=True)
-    write_rows(folder / "corpus.jsonl", [{"_id": name, "text": text} for text, name in names.items()])
-    queries = [{"_id": f"q{number}", "text": question} for number, (question, _) in enumerate(chosen)]
-    write_rows(folder / "queries.jsonl", queries)
-    labels = [f"q{number}\t{document}\t1" for number, (_, document) in enumerate(chosen)]
-    lines = ["query-id\tcorpus-id\tscore", *labels]
-    (folder / "qrels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_collection(Path("locks"), names, dict(chosen))
+    by_name = {name: text for text, name in names.items()}
+    first = {name: question for question, name in reversed(asked.items())}
+    others = {question: name for question, name in asked.items() if first[name] != question}
+    write_collection(Path("shadow/texts"), {by_name[name]: name for name in first}, others)
+    write_collection(Path("shadow/questions"), {question: name for name, question in first.items()}, others)
+    pairs = [{"text": by_name[name], "question": question} for name, question in first.items()]
+    write_rows(Path("shadow/pairs.jsonl"), pairs)
     known = [row["text"] for row in halved[1::2]]
     for path in arguments.public:
         texts_of_file = [row["text"] for row in read_rows(path)]

@@ -168,7 +168,7 @@ class Paired(Aligned):
         pairs, store = self.data.examples("train"), self.data.examples("test")
         return Known(
             victim=self.data.vectors("train", range(len(pairs))).double(),
-            own=encoder.embed(pairs.texts, "training").double(),
+            own=encoder.embed([pair.reference for pair in pairs], "training").double(),
             store=self.data.vectors("test", range(len(store))).double(),
             public=encoder.embed(public, "training").double(),
         )
