@@ -157,7 +157,7 @@ class Session:
     def training_data(self, files: Sequence[DataFile] | None) -> InversionDataModule:
         """The data module of the run's training texts, not connected; ``files`` as recorded in training, if known."""
         training = training_data(self.run, self.trained, files)
-        if self._same_data:
+        if self._same_data and "datamodule" in vars(self):  # else nothing has been read
             training.share(self.datamodule)
         return training
 
