@@ -29,12 +29,12 @@ def rank_and_size() -> tuple[int, int]:
 class Ranks(NamedTuple):
     """Processes that share their work; ``meet`` waits, however long, until all have called it."""
 
-    rank: int = 0
-    size: int = 1
-    meet: Callable[[], object] = bool
+    rank: int
+    size: int
+    meet: Callable[[], None]
 
 
-ALONE = Ranks()
+ALONE = Ranks(0, 1, lambda: None)
 
 
 @contextmanager
