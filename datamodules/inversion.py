@@ -169,6 +169,10 @@ class InversionDataModule(EmbeddedExamples):
             self._examples = self._read()
         return self._examples[split]
 
+    def share(self, other: InversionDataModule) -> None:
+        """Take the examples that a data module with the same settings has read, if it has."""
+        self._examples, self.files_read = other._examples, other.files_read
+
     def training_entities(self) -> frozenset[tuple[str, str]]:
         """Label and lower-cased text of every entity in the training texts."""
         return frozenset(

@@ -83,7 +83,7 @@ def unembed(*words):
     return done.stdout + done.stderr
 
 
-small = ["datamodule.limit_train=3000", "datamodule.limit_valid=100", "datamodule.limit_test=300"]
+small = ["datamodule.source.sentences=6000", "datamodule.limit_valid=100", "datamodule.limit_test=300"]
 train = ["train", "--config-dir", "configs", *small]
 print(unembed(*train, "attack=least_squares", "attack.ridge=-1", "run_dir=runs/none"))
 

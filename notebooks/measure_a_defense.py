@@ -53,7 +53,7 @@ def f1(directory):
 # The naive attacker is trained once, and evaluated behind each defense. The adaptive one is trained behind each.
 
 # %%
-small = ["datamodule.limit_train=3000", "datamodule.limit_valid=100", "datamodule.limit_test=300"]
+small = ["datamodule.source.sentences=6000", "datamodule.limit_valid=100", "datamodule.limit_test=300"]
 train = ["train", "attack=bag_of_words", "trainer.max_steps=200", "trainer.accelerator=cpu", *small]
 run(*train, "run_dir=runs/none")
 naive, adaptive = {"none": f1("runs/none")}, {"none": f1("runs/none")}

@@ -32,9 +32,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()
 
 
+LONG = ("test_notebooks.py", "test_documented_commands.py", "test_train.py", "test_reproducing.py")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Notebooks first: they take longest, and no worker should wait for one at the end."""
-    items.sort(key=lambda item: item.path.name != "test_notebooks.py")
+    """What takes longest first: no worker should wait for it at the end."""
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
 
 
 def pytest_collection_finish() -> None:

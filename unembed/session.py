@@ -156,7 +156,15 @@ class Session:
 
     def training_data(self, files: Sequence[DataFile] | None) -> InversionDataModule:
         """The data module of the run's training texts, not connected; ``files`` as recorded in training, if known."""
-        return training_data(self.run, self.trained, files)
+        training = training_data(self.run, self.trained, files)
+        if self._same_data and "datamodule" in vars(self):  # else nothing has been read
+            training.share(self.datamodule)
+        return training
+
+    @property
+    def _same_data(self) -> bool:
+        """Whether the configuration's data are those of the training."""
+        return bool(self.trained.datamodule == self.config.datamodule)
 
     def known_data(self, files: Sequence[DataFile] | None) -> InversionDataModule | None:
         """The training data of a finished run, connected, with the defense fitted; arguments as for ``training_data``.
@@ -165,7 +173,8 @@ class Session:
         """
         try:
             training = self.training_data(files)
-            rank_zero_info("for the nearest-neighbour baseline and the analyses, what the run was trained on:")
+            if not self._same_data:
+                rank_zero_info("for the nearest-neighbour baseline and the analyses, what the run was trained on:")
             training.examples("train")
         except InputError as error:
             rank_zero_warn(

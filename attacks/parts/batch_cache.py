@@ -62,7 +62,7 @@ class BatchCache:
         self.folder, self.settings = folder, settings
         self.wanted = False  # whether the test was cut short, so that ``clear`` leaves the files
         self._weights = ""
-        self._resumed = False  # whether that was logged
+        self.announced = False  # whether it was logged that a test is resumed, or need not be
 
     def exists(self) -> bool:
         """Whether a test has begun whose metrics are not written yet."""
@@ -104,9 +104,9 @@ class BatchCache:
             with suppress(InputError):  # damaged, as by a power failure
                 stored = read_json(path)
         if stored.get("key") == key:
-            if not self._resumed:
+            if not self.announced:
                 rank_zero_info(f"an interrupted test is resumed: the batches in {self.folder} are not inverted again")
-            self._resumed = True
+            self.announced = True
             queries = np.array(stored["queries"], np.uint64)
             if oracle is not None:
                 oracle.queries.count_asked("attack", queries)

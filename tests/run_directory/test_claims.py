@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -85,6 +86,10 @@ def test_ranks_from_outside_must_agree(scripts: Scripts, tmp_path: Path) -> None
     message = "run_dir: torchrun and srun start processes that must agree on it: set RUN_ID, or run_dir=<dir>\n"
     assert (done.returncode, done.stderr) == (2, message)
     assert list(tmp_path.iterdir()) == []
+    np.save(tmp_path / "mine.npy", np.ones((2, 384)))
+    audit = ["-m", "unembed", "audit", "run=minilm", "vectors=mine.npy"]
+    done = scripts.warm.run(audit, cwd=tmp_path, environment=environment)
+    assert (done.returncode, done.stderr) == (2, message.replace("run_dir", "output_dir"))
 
 
 # -- the lock -------------------------------------------------------------------------------------------------------

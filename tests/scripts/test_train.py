@@ -32,14 +32,18 @@ from support.offline_wandb import recorded
 from support.processes import REPEATABLE, ROOT, Script, Warm, program
 from support.small_scripts import wait_for
 from unembed import launch
+from unembed.audit.attackers import reader_of
 from unembed.commands import invert
 from unembed.core.errors import InputError
+from unembed.core.ranks import Ranks
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.sources.synthetic import SyntheticCorpus
+from unembed.datamodules.vector_stores.sampling import Sample
 from unembed.defenses.identity import Identity
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.minilm import MiniLM
 from unembed.runs import layout
+from unembed.session import Session
 
 pytestmark = pytest.mark.slow
 
@@ -96,6 +100,14 @@ class Scripts:
     def run(self, script: str, *overrides: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
         command = [*program(script), *overrides]
         return self.warm.run(command, cwd=cwd, environment=self.environment)
+
+    def ranks(self, script: str, *overrides: str) -> list[Script]:
+        """Two, as torchrun starts them."""
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            several = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(one.getsockname()[1])}
+        environments = ({**self.environment, **several, "RANK": rank, "LOCAL_RANK": rank} for rank in "01")
+        return [self.warm.start([*program(script), *overrides], environment=one) for one in environments]
 
     def succeed(self, script: str, *overrides: str, cwd: Path = ROOT) -> str:
         result = self.run(script, *overrides, cwd=cwd)
@@ -234,6 +246,7 @@ def test_evaluation_gives_the_metrics_of_training_again(trained: Path, evaluated
     assert metrics_of(evaluated, layout.BASELINE) == metrics_of(trained, layout.BASELINE)
     assert (evaluated / layout.PREDICTIONS).read_bytes() == (trained / layout.PREDICTIONS).read_bytes()
     assert sent(evaluated) == 0
+    assert (evaluated / "log").read_text().count("texts: ") == 1  # the data of the training are read once
     assert (evaluated / "report.html").is_file()
     assert unfinished(evaluated) == []
 
@@ -467,16 +480,9 @@ def test_ranks_and_kills_change_nothing_of_an_inversion(
 ) -> None:
     np.save(tmp_path / "mine.npy", np.tile(targets, (8, 1)).astype(np.float16))
     command = [f"run={trained}", f"vectors={tmp_path / 'mine.npy'}", "batch_size=2", "trust_vectors=true"]
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = str(one.getsockname()[1])
 
     def ranks(output: Path) -> list[Script]:
-        """As torchrun starts them."""
-        several = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        words = [*program("invert"), *command, f"output={output}"]
-        environments = ({**scripts.environment, **several, "RANK": rank, "LOCAL_RANK": rank} for rank in "01")
-        return [scripts.warm.start(words, environment=one) for one in environments]
+        return scripts.ranks("invert", *command, f"output={output}")
 
     scripts.succeed("invert", *command, f"output={tmp_path / 'one.jsonl'}")
     assert [script.wait() for script in ranks(tmp_path / "two.jsonl")] == [0, 0]
@@ -498,6 +504,44 @@ def test_ranks_and_kills_change_nothing_of_an_inversion(
         expected[index]["text"] = "is not read again"
     assert read_lines(killed) == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["killed.jsonl", "mine.npy", "one.jsonl", "two.jsonl"]
+
+
+def test_two_ranks_share_an_audit_and_change_nothing_of_it(
+    trained: Path, targets: NDArray[np.float32], scripts: Scripts, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "mine.npy", targets)
+    shutil.copytree(trained, tmp_path / "other")
+    command = [f"run={trained}", f"vectors={tmp_path / 'mine.npy'}", "limit=null", "batch_size=8",
+               f"also={tmp_path / 'other'}",
+               "defenses=['defense=noise defense.level=0.05']", "attack.decoding.beams=1"]  # fmt: skip
+    found = []
+    for name in ("one", "two"):
+        apart = Scripts(tmp_path / f"cache_{name}", scripts.warm)
+        shutil.copytree(scripts.cache, apart.cache)
+        here = [*command, f"output_dir={tmp_path / name}"]
+        running = apart.ranks("audit", *here) if name == "two" else [apart.start("audit", *here)]
+        said = [script.communicate() for script in running]
+        assert [script.returncode for script in running] == [0] * len(running), said
+        assert [out for out, _ in said[1:]] == [""] * (len(said) - 1)
+        assert not (tmp_path / name / layout.TEST_BATCHES).exists()
+        found.append(re.sub(r'"cost": "[\d,]+ s', '"cost": "', (tmp_path / name / "audit.json").read_text()))
+    assert found[0] == found[1]
+
+
+def test_another_rank_reads_its_batches_of_a_store(
+    trained: Path, targets: NDArray[np.float32], scripts: Scripts, tmp_path: Path
+) -> None:
+    settings, config = launch.on_run("audit", [f"run={trained}", "vectors=mine.npy", f"cache_dir={scripts.cache}",
+                                               "batch_size=8", f"output_dir={tmp_path}"])  # fmt: skip
+
+    def meet() -> None:
+        raise InterruptedError
+
+    sample = Sample("mine", TEST_TEXTS, tuple(range(TEST_TEXTS)), ("",) * TEST_TEXTS, torch.from_numpy(targets))
+    with pytest.raises(InterruptedError):
+        reader_of("", Session.open(trained, config), settings, Ranks(1, 2, meet)).store_texts(sample)
+    names = sorted(path.name for path in (tmp_path / layout.TEST_BATCHES).iterdir())
+    assert names == ["reading store-24-000000024.json", "reading store-8-000000008.json"]
 
 
 def test_bad_input_to_inversion(

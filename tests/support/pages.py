@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -21,6 +22,7 @@ def read(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
 
+@functools.cache
 def fenced() -> dict[str, str]:
     """The lines of all fenced blocks that run one of our scripts, and the page of each.
 
@@ -43,6 +45,7 @@ def unfolded(text: str) -> str:
     return text.replace("\\\n", " ")
 
 
+@functools.cache
 def printed() -> dict[str, str]:
     """The commands that are printed elsewhere: in running text, results, by ``--help``, and in messages.
 

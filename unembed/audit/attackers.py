@@ -26,6 +26,7 @@ from unembed.audit.estimates import TEST_TEXTS, Estimator, read_scored, scored
 from unembed.audit.results import Reading, Truth
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span
+from unembed.core.ranks import ALONE, Ranks
 from unembed.datamodules.vector_stores.sampling import Sample
 from unembed.defenses.base import Defense
 from unembed.defenses.denoisers import ADAPTIVE
@@ -75,18 +76,32 @@ class AttackerReadings(NamedTuple):
 class StoreReader(Reader):
     """Inverts vectors for an audit and compares the recovered texts with the vectors and with known texts.
 
-    ``kind`` is that of the last predictions: whether word order is meaningful.
+    ``kind`` is that of the last predictions: whether word order is meaningful. ``ranks`` share the store.
     """
 
     kind: PredictionKind = "sequence"
+    ranks = ALONE
 
-    def texts(self, part: str, vectors: Tensor, positions: Sequence[int]) -> list[str]:
+    def store_texts(self, sample: Sample) -> list[str]:
+        """The best text for each row of the store; all ranks call this, and share the inversion and the embedding."""
+        rank, size, meet = self.ranks
+        rows = (sample.vectors, sample.positions)
+        if size > 1:
+            self.read(*rows, "reading store", shown=rank == 0, batches=slice(rank, None, size))
+            self.seconds, self.attack.batch_cache.announced = 0.0, True
+            meet()
+        texts = self.texts("store", *rows, shown=size == 1)
+        if size > 1:
+            self.oracle.source.fill(texts, "scoring", rank=rank, world_size=size, barrier=meet)
+        return texts
+
+    def texts(self, part: str, vectors: Tensor, positions: Sequence[int], *, shown: bool = True) -> list[str]:
         """The best text for each vector, (n, d); ``part`` names the work, ``positions`` seed any sampling.
 
         Raises:
             InputError: A query limit cut the attack short; finished batches stay in the test batch cache.
         """
-        predictions = self.read(vectors, positions, f"reading {part}")
+        predictions = self.read(vectors, positions, f"reading {part}", shown=shown)
         self.kind = predictions[-1].kind if predictions else self.kind
         return [prediction.candidates[0] for prediction in predictions]
 
@@ -172,17 +187,25 @@ def check_same(session: Session, other: Session) -> None:
         )
 
 
-def read_by(
-    name: Name, label: str, session: Session, rows: AuditedRows, output: Path, batch_size: int
-) -> AttackerReadings:
-    """What the attacker of a run recovers; finished batches are kept in a folder of ``output``, the audit's."""
-    service, oracle = services(session)
-    attack = session.restored_attack(oracle, session.dimension)
-    attack.batch_cache = session.batch_cache(output / TEST_BATCHES / "".join(c if c.isalnum() else "_" for c in label))
+def reader_of(label: str, session: Session, settings: DictConfig, ranks: Ranks) -> StoreReader:
+    """With an attacker's batch cache in the audit's folder; the run's own attack has no label."""
+    output, oracle = Path(settings.output_dir), services(session)[1]
+    attack = session.restored_attack(oracle, session.dimension, None if label else settings.ckpt_path)
+    folder = output / TEST_BATCHES / "".join(c if c.isalnum() else "_" for c in label) if label else output
+    attack.batch_cache = session.batch_cache(folder)
     attack.batch_cache.create()
     attack.batch_cache.open(attack.all_weights())
-    reader, asked = StoreReader(attack, oracle, batch_size), oracle.queries.asked["attack"]
-    texts = reader.texts("store", rows.sample.vectors, rows.sample.positions)
+    reader = StoreReader(attack, oracle, settings.batch_size)
+    reader.ranks = ranks
+    return reader
+
+
+def read_by(name: Name, label: str, session: Session, rows: AuditedRows, reader: StoreReader) -> AttackerReadings:
+    """What the attacker of a run recovers, by its reader."""
+    service, oracle = services(session)[0], reader.oracle
+    asked = oracle.queries.asked["attack"]
+    reader.ranks.meet()
+    texts = reader.store_texts(rows.sample)
     queries = oracle.queries.asked["attack"] - asked
     cost = f"{reader.seconds:,.0f} s" + (f", {queries:,} texts embedded" if queries else "")
     readings = reader.readings(texts, rows.sample.vectors, rows.truths)

@@ -6,6 +6,7 @@
     unembed audit run=<dir> vectors=mine.npy also=minilm max_queries=300  # several attackers, and each with a search
     unembed audit run=<dir> vectors=mine.npy fail_on='readable>5'  # exit code 3 if the interval reaches above 5 %
     unembed audit run=<dir> vectors=mine.npy --json       # audit.json on standard output, all else on standard error
+    torchrun --nproc-per-node 2 -m unembed audit run=<dir> vectors=mine.npy limit=null output_dir=<dir>  # all vectors
 
 It estimates what share of the store this attacker reads, which kinds of entities leak, which rows are most exposed, and
 what defenses would change. Beside the page stand audit.sarif, audit.junit.xml and audit.md for
@@ -24,14 +25,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unembed import launch
 from unembed.core.errors import InputError
+from unembed.core.ranks import ALONE, Ranks, meeting, take_gpu
 from unembed.launch import locations
 from unembed.launch.overrides import as_list
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from unembed.audit.results import Audit
-    from unembed.datamodules.vector_stores.sampling import VectorStore
+    from unembed.audit.results import Audit, Truth
+    from unembed.datamodules.vector_stores.sampling import Sample, VectorStore
     from unembed.session import Session
 
 EXCEEDED = 3  # exit code where a threshold is exceeded; 1 is an error, 2 bad input
@@ -74,7 +76,12 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from unembed.runs import layout
 
     output = Path(settings.output_dir)
-    result = audited(settings, config)
+    take_gpu()
+    with meeting() as ranks:
+        if ranks.rank > 0:
+            _read_along(settings, config, ranks)
+            return
+        result = audited(settings, config, ranks=ranks)
     write_audit(output, result)
     shutil.rmtree(output / layout.TEST_BATCHES, ignore_errors=True)  # it holds unmasked recovered text
     print_audit(output, result, terminal(stderr=settings.json))
@@ -86,13 +93,16 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
         raise SystemExit(EXCEEDED)
 
 
-def audited(settings: DictConfig, config: DictConfig, opened: Callable[[int], VectorStore] | None = None) -> Audit:
+def audited(
+    settings: DictConfig, config: DictConfig, opened: Callable[[int], VectorStore] | None = None, ranks: Ranks = ALONE
+) -> Audit:
     """Open the run and the store -> check -> defend -> read back -> evaluate.
 
     Args:
         settings: Those of configs/audit.yaml.
         config: The run's configuration with overrides.
         opened: The store of vectors of a dimension, where ``settings.vectors`` is no address.
+        ranks: Share the reading of the store; the others than this, the first, are in ``_read_along``.
     """
     from unembed.audit.attackers import (
         SEARCHED,
@@ -105,6 +115,7 @@ def audited(settings: DictConfig, config: DictConfig, opened: Callable[[int], Ve
         closest_of,
         held_out,
         read_by,
+        reader_of,
         same_attack,
         services,
         training_lookup,
@@ -113,10 +124,10 @@ def audited(settings: DictConfig, config: DictConfig, opened: Callable[[int], Ve
     from unembed.audit.defenses import prepare
     from unembed.audit.estimates import Estimator, read_scored, scored
     from unembed.audit.evaluation import evaluate
-    from unembed.audit.inputs import check_truths, read_truths, stored_truths
+    from unembed.audit.inputs import check_truths, stored_truths
     from unembed.audit.results import read_audit
     from unembed.audit.thresholds import changes, check_kinds, incomparable, judge, parse
-    from unembed.datamodules.vector_stores.sampling import held_by_store, open_store, sample_store
+    from unembed.datamodules.vector_stores.sampling import held_by_store
     from unembed.defenses.threat import threat_of
     from unembed.metrics.statistics import evenly
     from unembed.reports.reading import known_rows
@@ -140,15 +151,11 @@ def audited(settings: DictConfig, config: DictConfig, opened: Callable[[int], Ve
     rows = known_rows(run)
     references = [row.reference for row in rows]
     space = reference_space(session, references)
-    with dimension_explained(space, session):
-        store = (opened or partial(open_store, settings.vectors, collection=settings.collection))(session.dimension)
-    beside = held_by_store(settings.texts)
-    truths = {} if settings.texts is None or beside else read_truths(settings.texts, store)
     models = session.models
     with dimension_explained(space, session):
-        sample = sample_store(store, session.dimension, settings.limit, config.seed, truths)
+        store, sample, truths = _sampled(settings, config, session, opened)
     warnings: list[str] = []
-    if beside:
+    if held_by_store(settings.texts):
         truths, warnings = stored_truths(settings.texts, store, sample.positions)
     del store  # also ends the process that read it
     warnings += check_space(sample.name, sample.vectors, space, session, references, settings.trust_vectors)
@@ -174,9 +181,11 @@ def audited(settings: DictConfig, config: DictConfig, opened: Callable[[int], Ve
     cache.create()
     cache.open(attack.all_weights())
     reader = StoreReader(attack, oracle, settings.batch_size)
+    reader.ranks = ranks
     unchanged = same_attack(config, session, settings.ckpt_path)
     known = held_out(rows, unchanged, reader, lambda: service.embed(references, "scoring"))
-    texts = reader.texts("store", sample.vectors, sample.positions)
+    ranks.meet()
+    texts = reader.store_texts(sample)
     most = (SEARCHED if settings.max_queries else TESTED) if others else len(rows)
     tested = evenly(range(len(rows)), most)
     truth = [truths.get(place) for place in sample.positions]
@@ -195,7 +204,7 @@ def audited(settings: DictConfig, config: DictConfig, opened: Callable[[int], Ve
     if lookup is not None:
         own.append(by_lookup(lookup, reader, audited_rows))
     for name, label, other in others:
-        own.append(read_by(name, label, other, audited_rows, output, settings.batch_size))
+        own.append(read_by(name, label, other, audited_rows, reader_of(label, other, settings, ranks)))
     if len(own) > 1:
         own.append(closest_of(own))
     result = evaluate(settings, config, audited_rows, own, models.tagger, trials, reader, lookup)
@@ -205,6 +214,34 @@ def audited(settings: DictConfig, config: DictConfig, opened: Callable[[int], Ve
         result.warnings += incomparable(result, before)
         result.changes = changes(result, before)
     return result
+
+
+def _read_along(settings: DictConfig, config: DictConfig, ranks: Ranks) -> None:
+    """What another rank than the first does: with each attacker in turn, read its part of the store."""
+    from unembed.audit.attackers import reader_of
+    from unembed.session import Session
+
+    session = Session.open(Path(settings.run), config)
+    others = [(label, other) for _, label, other in _others(settings, config)]
+    sample = _sampled(settings, config, session)[1]
+    if session.denoiser is not None:
+        sample = replace(sample, vectors=session.denoised(sample.vectors))
+    for label, one in [("", session), *others]:
+        ranks.meet()  # the first has checked what is given, and embedded what the attack needs
+        reader_of(label, one, settings, ranks).store_texts(sample)
+
+
+def _sampled(
+    settings: DictConfig, config: DictConfig, session: Session, opened: Callable[[int], VectorStore] | None = None
+) -> tuple[VectorStore, Sample, dict[int, Truth]]:
+    """The store, the rows of it that are audited, and those true texts by position that are not beside the vectors."""
+    from unembed.audit.inputs import read_truths
+    from unembed.datamodules.vector_stores.sampling import held_by_store, open_store, sample_store
+
+    store = (opened or partial(open_store, settings.vectors, collection=settings.collection))(session.dimension)
+    in_file = settings.texts is not None and not held_by_store(settings.texts)
+    truths = read_truths(settings.texts, store) if in_file else {}
+    return store, sample_store(store, session.dimension, settings.limit, config.seed, truths), truths
 
 
 def _others(settings: DictConfig, config: DictConfig) -> list[tuple[Literal["other", "search"], str, Session]]:

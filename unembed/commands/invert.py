@@ -35,17 +35,14 @@ BATCHES = 4  # of a part: what a kill loses
 
 def invert(settings: DictConfig, config: DictConfig) -> None:
     """Open the run -> invert the vectors, part by part -> embed the texts again -> write."""
-    import torch
-
     from unembed.api import Attacker
     from unembed.core.progress import Progress
-    from unembed.core.ranks import local_rank, meet, rank_and_size
+    from unembed.core.ranks import meeting, rank_and_size, take_gpu
     from unembed.reports.parts import Parts
     from unembed.runs import layout
 
     rank, size = rank_and_size()
-    if size > 1 and torch.cuda.is_available():
-        torch.cuda.set_device(local_rank() % torch.cuda.device_count())
+    take_gpu()
     output, vectors = Path(settings.output), Path(settings.vectors)
     attacker = Attacker(settings, config)
     rows = attacker.rows(vectors, settings.limit)
@@ -59,7 +56,8 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     parts = Parts(output, len(rows), BATCHES * settings.batch_size)
     with layout.locked(parts.folder, "output") if rank == 0 else nullcontext():
         mine = parts.begin(_key(attacker, vectors, len(rows)), rank, size)
-        meet()  # all have looked before the first one ends and removes the folder
+        with meeting() as ranks:
+            ranks.meet()  # all have looked before the first one ends and removes the folder
         with Progress(sum(map(len, mine)), "inverting", shown=rank == 0) as progress:
             for part in mine:
                 with attacker.session.oracle.source.forgetting():

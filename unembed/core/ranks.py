@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 from unembed.core.errors import InputError, did_you_mean
 
@@ -24,14 +26,45 @@ def rank_and_size() -> tuple[int, int]:
     return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
 
 
-def meet() -> None:
-    """Wait until all ranks that torchrun started have come here."""
-    if rank_and_size()[1] > 1:
-        from torch import distributed
+class Ranks(NamedTuple):
+    """Processes that share their work; ``meet`` waits, however long, until all have called it."""
 
-        distributed.init_process_group("gloo")
-        distributed.barrier()
+    rank: int = 0
+    size: int = 1
+    meet: Callable[[], object] = bool
+
+
+ALONE = Ranks()
+
+
+@contextmanager
+def meeting() -> Iterator[Ranks]:
+    """The ranks that torchrun started, which can meet inside."""
+    rank, size = rank_and_size()
+    if size == 1:
+        yield ALONE
+        return
+    from torch import distributed
+
+    def meet() -> None:
+        try:
+            distributed.barrier()
+        except RuntimeError:  # another rank has ended, and said why
+            raise SystemExit(1) from None
+
+    distributed.init_process_group("gloo", timeout=timedelta(days=30))
+    try:
+        yield Ranks(rank, size, meet)
+    finally:
         distributed.destroy_process_group()
+
+
+def take_gpu() -> None:
+    """Give each rank of a machine that torchrun started a GPU of its own, where there are any."""
+    import torch
+
+    if rank_and_size()[1] > 1 and torch.cuda.is_available():
+        torch.cuda.set_device(local_rank() % torch.cuda.device_count())
 
 
 def started_outside() -> bool:

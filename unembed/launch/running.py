@@ -29,7 +29,7 @@ from omegaconf import DictConfig, OmegaConf
 from unembed.core import commands
 from unembed.core.commands import quoted
 from unembed.core.errors import InputError, printable, redacted
-from unembed.core.ranks import check_devices, is_first, local_rank, started_outside
+from unembed.core.ranks import check_devices, is_first, local_rank, rank_and_size, started_outside
 from unembed.launch import console
 from unembed.launch.checking import check, secret_errors
 from unembed.launch.composing import expand_grid, grid_of, plain, settle, survey
@@ -233,7 +233,7 @@ def _own(directory: str, key: str, overrides: Sequence[str], config: DictConfig)
     """The directory that this process writes; one named after the clock is claimed before another process takes it."""
     if "RUN_ID" in os.environ or any(root_of(line) == key for line in overrides):
         return directory
-    if started_outside() and _is_parallel(config):
+    if rank_and_size()[1] > 1 or (started_outside() and _is_parallel(config)):
         raise InputError(f"{key}: torchrun and srun start processes that must agree on it: set RUN_ID, or {key}=<dir>")
     return str(layout.claim(Path(directory)))
 

@@ -52,8 +52,9 @@ class Reader:
         description: str = "inverting",
         *,
         shown: bool = True,
+        batches: slice = slice(None),
     ) -> list[Prediction]:
-        """A prediction for each vector, (n, d), in order.
+        """A prediction for each vector, (n, d), or for those of some ``batches``, in order.
 
         ``positions`` seed any sampling (None: 0 to n - 1); ``description`` is the title of the progress bar, which may
         be ``shown``, and the name of this work in the batch cache.
@@ -63,7 +64,7 @@ class Reader:
         """
         index = torch.arange(len(vectors)) if positions is None else torch.tensor(positions)
         predictions: list[Prediction] = []
-        begins = range(0, len(vectors), self.batch_size)
+        begins = range(0, len(vectors), self.batch_size)[batches]
         for begin in track(begins, description, console=Console(stderr=True), disable=not shown or len(begins) == 1):
             rows = slice(begin, begin + self.batch_size)
             targets = Targets(vectors[rows].to(self.attack.device), index[rows])
