@@ -38,6 +38,7 @@ from unembed.defenses.base import Defense, Fitted
 from unembed.defenses.cells import Cells
 from unembed.defenses.identity import Identity
 from unembed.defenses.noise import Noise
+from unembed.defenses.pca import PrincipalComponents
 from unembed.defenses.product_quantization import ProductQuantization
 from unembed.defenses.rotation import Rotation
 from unembed.defenses.sap import SAP
@@ -116,11 +117,12 @@ def stores(vectors: Tensor, texts: Sequence[str], key: Path) -> Iterator[tuple[s
 
 
 def locks(vectors: Tensor, known: Tensor, key: Path) -> Iterator[tuple[str, Tensor, Defense]]:
-    """As ``stores``, of the locks: as they are, and mapped back."""
+    """As ``stores``, of the locks: as they are, if the dimension is the same, and mapped back."""
     linear = LeaveOneOut(whitening=[0.5], widths=[0.15])
     conditions: list[tuple[str, Defense, Aligner]] = [
         ("rotation", Rotation(key_file=str(key)), linear),
         ("sap", SAP(0.7704), linear),
+        ("pca, 181 dimensions", PrincipalComponents(181), linear),
         ("16 cells, prefix 32", Cells(key_file=str(key)), PerCell(prefix=32)),
         ("256 cells, prefix 32", Cells(256, key_file=str(key)), PerCell(cells=256, prefix=32)),
     ]
@@ -129,7 +131,8 @@ def locks(vectors: Tensor, known: Tensor, key: Path) -> Iterator[tuple[str, Tens
             lock.fit(vectors, [])
         roles = ((vectors, "document"), (known, "train"))
         store, victim = (lock(some, [Example(place, "") for place in range(len(some))], role) for some, role in roles)
-        yield name, store, Identity()
+        if store.shape == vectors.shape:
+            yield name, store, Identity()
         found = aligner.fit(Known(*(some.double() for some in (victim, known, store, known))))
         yield f"{name}, mapped back", found.map(store).float(), Identity()
 
