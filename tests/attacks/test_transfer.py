@@ -5,6 +5,7 @@ This file is also the program that is killed: ``python test_transfer.py <directo
 
 from __future__ import annotations
 
+import codecs
 import operator
 import os
 import sys
@@ -100,6 +101,15 @@ def test_algen_reads_as_much_as_the_decoder_with_its_own_vectors(base: Path) -> 
     assert same[100] > 0.8
     with pytest.raises(InputError, match=r"attack\.rounds=3: the run was trained with attack\.rounds=0"):
         Place(base, base / "data.jsonl", SHORT, VICTIM).evaluate(runs[2], "more", "attack.rounds=3")
+
+
+@pytest.mark.filterwarnings("ignore:.*so there is nothing to map")
+def test_of_a_text_in_place_of_another_the_original_is_read(base: Path) -> None:
+    rows = [{**row, "shadow": codecs.encode(row["text"], "rot13")} for row in read_lines(base / "data.jsonl")]
+    place = Place(base, write_lines(base / "shadow.jsonl", rows), SHORT, OWN)
+    fields = ["datamodule.text_field=shadow", "datamodule.original_field=text"]
+    run = place.train("shadow", "attack=algen", "attack.rounds=0", f"attack.source_run={base / 'own'}", *fields)
+    assert metrics_of(run)["rougeL"] > 0.95 * metrics_of(base / "own")["rougeL"]
 
 
 def test_teia_and_the_papers_map_read_as_much(base: Path) -> None:
