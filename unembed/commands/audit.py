@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unembed import launch
 from unembed.core.errors import InputError
-from unembed.core.ranks import ALONE, Ranks, meeting, take_gpu
+from unembed.core.ranks import ALONE, Ranks, ranks_of_torchrun
 from unembed.launch import locations
 from unembed.launch.overrides import as_list
 
@@ -75,13 +75,11 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from unembed.reports.output import terminal
     from unembed.runs import layout
 
-    output = Path(settings.output_dir)
-    take_gpu()
-    with meeting() as ranks:
-        if ranks.rank > 0:
-            _read_along(settings, config, ranks)
-            return
-        result = audited(settings, config, ranks=ranks)
+    output, ranks = Path(settings.output_dir), ranks_of_torchrun()
+    if ranks.rank > 0:
+        _read_along(settings, config, ranks)
+        return
+    result = audited(settings, config, ranks=ranks)
     write_audit(output, result)
     shutil.rmtree(output / layout.TEST_BATCHES, ignore_errors=True)  # it holds unmasked recovered text
     print_audit(output, result, terminal(stderr=settings.json))
@@ -222,11 +220,11 @@ def _read_along(settings: DictConfig, config: DictConfig, ranks: Ranks) -> None:
     from unembed.session import Session
 
     session = Session.open(Path(settings.run), config)
-    others = [(label, other) for _, label, other in _others(settings, config)]
+    others = _others(settings, config)
     sample = _sampled(settings, config, session)[1]
     if session.denoiser is not None:
         sample = replace(sample, vectors=session.denoised(sample.vectors))
-    for label, one in [("", session), *others]:
+    for _, label, one in [("", "", session), *others]:
         ranks.meet()  # the first has checked what is given, and embedded what the attack needs
         reader_of(label, one, settings, ranks).store_texts(sample)
 

@@ -37,12 +37,11 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     """Open the run -> invert the vectors, part by part -> embed the texts again -> write."""
     from unembed.api import Attacker
     from unembed.core.progress import Progress
-    from unembed.core.ranks import meeting, rank_and_size, take_gpu
+    from unembed.core.ranks import ranks_of_torchrun
     from unembed.reports.parts import Parts
     from unembed.runs import layout
 
-    rank, size = rank_and_size()
-    take_gpu()
+    rank, size, meet = ranks_of_torchrun()
     output, vectors = Path(settings.output), Path(settings.vectors)
     attacker = Attacker(settings, config)
     rows = attacker.rows(vectors, settings.limit)
@@ -56,8 +55,7 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     parts = Parts(output, len(rows), BATCHES * settings.batch_size)
     with layout.locked(parts.folder, "output") if rank == 0 else nullcontext():
         mine = parts.begin(_key(attacker, vectors, len(rows)), rank, size)
-        with meeting() as ranks:
-            ranks.meet()  # all have looked before the first one ends and removes the folder
+        meet()  # all have looked before the first one ends and removes the folder
         with Progress(sum(map(len, mine)), "inverting", shown=rank == 0) as progress:
             for part in mine:
                 with attacker.session.oracle.source.forgetting():

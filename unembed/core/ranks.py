@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -37,13 +37,12 @@ class Ranks(NamedTuple):
 ALONE = Ranks(0, 1, lambda: None)
 
 
-@contextmanager
-def meeting() -> Iterator[Ranks]:
-    """The ranks that torchrun started, which can meet inside."""
+def ranks_of_torchrun() -> Ranks:
+    """The ranks that torchrun started, until this process ends; each uses a GPU of its own where there are any."""
     rank, size = rank_and_size()
     if size == 1:
-        yield ALONE
-        return
+        return ALONE
+    import torch
     from torch import distributed
 
     def meet() -> None:
@@ -52,19 +51,11 @@ def meeting() -> Iterator[Ranks]:
         except RuntimeError:  # another rank has ended, and said why
             raise SystemExit(1) from None
 
-    distributed.init_process_group("gloo", timeout=timedelta(days=30))
-    try:
-        yield Ranks(rank, size, meet)
-    finally:
-        distributed.destroy_process_group()
-
-
-def take_gpu() -> None:
-    """Give each rank of a machine that torchrun started a GPU of its own, where there are any."""
-    import torch
-
-    if rank_and_size()[1] > 1 and torch.cuda.is_available():
+    if torch.cuda.is_available():
         torch.cuda.set_device(local_rank() % torch.cuda.device_count())
+    distributed.init_process_group("gloo", timeout=timedelta(days=30))
+    atexit.register(distributed.destroy_process_group)
+    return Ranks(rank, size, meet)
 
 
 def started_outside() -> bool:
