@@ -128,6 +128,29 @@ def test_a_killed_grid_runs_no_cell_twice_that_has_ended(search: str, tmp_path: 
     assert [line for line in more.stdout.splitlines() if line.startswith("run ")] == ["run geia-1", "run geia-2"]
 
 
+def test_a_cell_that_fails_does_not_keep_the_others_from_running(search: str, tmp_path: Path, warm: Warm) -> None:
+    script = (
+        "from unembed import launch as configuration\n"
+        "from unembed.core.errors import InputError\n"
+        "def task(config):\n"
+        "    if config.seed == 1:\n        raise InputError('defense.recall=0.99: too much')\n"
+        "    print('run', config.run_dir, flush=True)\n"
+        "configuration.main(task, 'train')\n"
+    )
+    (tmp_path / "train.py").write_text(script)
+    command = [str(tmp_path / "train.py"), "-m", "experiment=paper/table1", "--config-dir", str(tmp_path / "own")]
+    done = warm.run(command, cwd=tmp_path, environment=os.environ | {"PYTHONPATH": str(ROOT)})
+    named = [Path(line.split()[1]).name for line in done.stdout.splitlines() if line.startswith("run ")]
+    assert named == ["geia-2", "nearest_neighbor-2"]
+    assert done.returncode == 2
+    assert done.stderr.count("defense.recall=0.99: too much\n") == 2
+    assert done.stderr.splitlines()[-1] == (
+        "a run failed: runs/grid/geia-1, and perhaps others (see above); "
+        "the same command with ckpt_path=last runs what is missing"
+    )
+    assert "Traceback" not in done.stderr
+
+
 def test_a_cell_that_the_table_would_refuse_is_refused_before_it_runs(search: str, tmp_path: Path, warm: Warm) -> None:
     (tmp_path / "train.py").write_text(ENDING)
     command = [str(tmp_path / "train.py"), "attack=geia", "access={attack: mine, has: pairs_50, presums: x}"]

@@ -30,10 +30,11 @@ from unembed.core import commands
 from unembed.core.commands import quoted
 from unembed.core.errors import InputError, printable, redacted
 from unembed.core.ranks import check_devices, is_first, local_rank, rank_and_size, started_outside
+from unembed.core.stopping import FAILED
 from unembed.launch import console
 from unembed.launch.checking import check, secret_errors
 from unembed.launch.composing import expand_grid, grid_of, plain, settle, survey
-from unembed.launch.console import check_writable, ending
+from unembed.launch.console import Ended, check_writable, ending
 from unembed.launch.finished_run import compose, fine_tuned, is_finished, on_run, resumed, with_origin
 from unembed.launch.locations import find_run, make_absolute
 from unembed.launch.overrides import (
@@ -158,7 +159,14 @@ def _job(task: Task, overrides: Sequence[str], config: DictConfig) -> Any:
             return objective_of(Path(again.run_dir), again.objective)
         config = again or fine_tuned(config, overrides, given)
         _check([config])
-    return _run(task, config, typed)
+    try:
+        return _run(task, config, typed)
+    except Ended as error:
+        if error.code != FAILED:
+            raise
+        # Hydra runs the other jobs after an exception, and raises it when they have ended.
+        said = "and perhaps others (see above); the same command with ckpt_path=last runs what is missing"
+        raise InputError(f"a run failed: {config.run_dir}, {said}") from error
 
 
 def _check(configs: Sequence[DictConfig]) -> None:
