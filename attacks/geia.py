@@ -109,7 +109,7 @@ class GenerativeAttack(Attack):
 
     @property
     def writer(self) -> Writer | None:
-        return Writer(self) if self.decodes_vectors else None
+        return Writer(lambda: self) if self.decodes_vectors else None
 
     def decoded(self, targets: Targets) -> list[list[list[int]]]:
         return self.decoding(

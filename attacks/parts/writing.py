@@ -1,13 +1,13 @@
 """What a search asks of a trained decoder: how a text goes on from a beginning, and how probable a text is.
 
-writer = Writer(attack)                                          # an attack=geia that has been built
+writer = Writer(lambda: attack)                                  # an attack=geia, built when it is called
 writer.write_on(vectors, ["my name is", ...], uniforms)          # [" ada", ...]
 writer.log_probabilities(vectors, ["my name is ada", ...])       # (n,)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,8 +26,12 @@ _SCORED = 32  # texts that are scored at a time: memory of this size is used aga
 class Writer:
     """The decoder of a generative attack, on any number of vectors and texts at a time."""
 
-    def __init__(self, attack: GenerativeAttack) -> None:
-        self._attack = attack
+    def __init__(self, attack: Callable[[], GenerativeAttack]) -> None:
+        self._built = attack
+
+    @property
+    def _attack(self) -> GenerativeAttack:
+        return self._built()
 
     @torch.no_grad()
     def write_on(

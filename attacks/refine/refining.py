@@ -16,6 +16,7 @@ Its queries count as the attack's. Its result for a target must not depend on th
 from __future__ import annotations
 
 import logging
+import shutil
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,7 +66,7 @@ class Refiner:
         comparable(dimension, oracle)
 
     def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
-        """Write the refiner's files to the empty folder ``artifacts``.
+        """Write the refiner's files to the folder ``artifacts``; what is there is of the same embedder.
 
         Called once by the first process before training; or, for a run trained without this refiner, by every process
         before refining. ``texts`` are the training texts, empty if they are unknown, as in unembed invert.
@@ -131,7 +132,9 @@ class Refiners:
             folder = artifacts / FOLDER / name
             if not refiner.prepared(folder):
                 self._temporary.append(tempfile.TemporaryDirectory(prefix="unembed-"))
-                folder = Path(self._temporary[-1].name)
+                own, folder = folder, Path(self._temporary[-1].name)
+                if own.is_dir():
+                    shutil.copytree(own, folder, dirs_exist_ok=True)
                 refiner.prepare(texts(), folder, oracle)
             refiner.load(folder, dimension)
 

@@ -42,6 +42,7 @@ _RESTS = 8  # beginnings behind which it writes all that follows
 _SPAN = 5  # tokens of a continuation, or words that change places
 _KEPT = (0, 1, 1, 2, 2, 3, 4)  # words of the parent that a continuation may replace
 _WRITTEN = 48  # tokens of a text that is sampled as a whole
+_ROUNDS = 4  # at the least, however few texts may be embedded
 _SHORTLIST = 3  # times as many changes are scored by the decoder as are embedded
 _REACH, _NOISE = 0.4 * 2**0.5, 0.02  # distance over which the surrogate misses alike; what the misses have of their own
 
@@ -52,7 +53,7 @@ class SentenceSearch(WordRefiner):
 
     Attributes:
         max_queries: Texts embedded for a target at the most.
-        samples: Texts that the decoder samples first, beside the attack's ``proposals`` candidates.
+        samples: Texts that the decoder samples first, of which the ``each`` best are embedded.
         temperature: Of all sampling.
         each: Texts of a target that are embedded in a round.
         fluency: Cosine that a nat of log probability is worth.
@@ -62,7 +63,7 @@ class SentenceSearch(WordRefiner):
 
     max_queries: PositiveInt = 300
     proposals: PositiveInt = 8
-    samples: NonNegativeInt = 16
+    samples: NonNegativeInt = 48
     temperature: PositiveFloat = 0.9
     each: PositiveInt = 20
     fluency: NonNegativeFloat = 6e-4
@@ -83,13 +84,12 @@ class SentenceSearch(WordRefiner):
             _Population(vector, Random(self.seed * 1_000_003 + index))
             for vector, index in zip(vectors, targets.index.tolist(), strict=True)
         ]
-        first = [list(prediction.candidates) for prediction in predictions]
+        self._embed(populations, [prediction.candidates for prediction in predictions], lexicon, oracle)
         if self.samples:
             beginnings = [(population, "") for population in populations for _ in range(self.samples)]
-            written = self._written(beginnings, _WRITTEN)
-            for place, texts in enumerate(first):
-                texts += written[place * self.samples : (place + 1) * self.samples]
-        self._embed(populations, first, lexicon, oracle)
+            written = iter(self._written(beginnings, _WRITTEN))
+            sampled = [list(dict.fromkeys(islice(written, self.samples))) for _ in populations]
+            self._embed(populations, self._chosen(populations, sampled, lexicon), lexicon, oracle)
         while active := [one for one in populations if not one.finished(self.max_queries)]:
             self._embed(active, self._chosen(active, self._changes(active, lexicon), lexicon), lexicon, oracle)
         found = [one for one in populations if one.found]
@@ -185,19 +185,20 @@ class SentenceSearch(WordRefiner):
     def _chosen(
         self, populations: Sequence[_Population], changes: Sequence[Sequence[str]], lexicon: Lexicon
     ) -> list[list[str]]:
-        """The changes that are worth a query: by the predicted cosine, then by that and the decoder."""
+        """The texts that are worth a query: by the predicted cosine, then by that and the decoder."""
+        each = min(self.each, -(-self.max_queries // _ROUNDS))
         predicted = self._predicted([text for own in changes for text in own], lexicon)
         vectors = torch.split(predicted, [len(own) for own in changes])
         shortlists = []
         for population, own, made in zip(populations, changes, vectors, strict=True):
             cosines = [round(value, _EQUAL) for value in population.cosines(made).tolist()]
             ranked = sorted(zip(cosines, own, strict=True), key=lambda pair: (-pair[0], pair[1]))
-            shortlists.append([(population, *pair) for pair in ranked[: _SHORTLIST * self.each]])
+            shortlists.append([(population, *pair) for pair in ranked[: _SHORTLIST * each]])
         fluencies = iter(self._fluencies([(one, text) for shortlist in shortlists for one, _, text in shortlist]))
         chosen = []
         for shortlist in shortlists:
             scored = [(cosine + next(fluencies), text) for _, cosine, text in shortlist]
-            chosen.append([text for _, text in sorted(scored, key=lambda pair: (-pair[0], pair[1]))[: self.each]])
+            chosen.append([text for _, text in sorted(scored, key=lambda pair: (-pair[0], pair[1]))[:each]])
         return chosen
 
 
@@ -228,6 +229,8 @@ class _Population:
 
         The misses are interpolated by a Gaussian process over the surrogate's vectors.
         """
+        if not self.texts:
+            return predicted @ self.target
         own = torch.stack([one.predicted for one in self.texts.values()])
         missed = torch.tensor([one.cosine for one in self.texts.values()]) - own @ self.target
         mean = missed.mean()

@@ -7,6 +7,7 @@ A subclass writes the maps in ``prepare``; the first one, ``start``, is from the
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -22,6 +23,9 @@ from torch import Tensor
 
 from unembed.attacks.finished import COPY, KEY, FrozenDecoder
 from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.parts.writing import Writer
+from unembed.attacks.refine.lexicon.refiner import SURROGATES
+from unembed.attacks.refine.refining import FOLDER
 from unembed.attacks.transfer.aligners import Known, Map, read_maps, write_maps
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
@@ -31,6 +35,7 @@ from unembed.datamodules.sources.base import folded, rows
 from unembed.defenses.identity import Identity
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs.config_file import read_config
+from unembed.runs.layout import ARTIFACTS
 from unembed.runs.stored_attack import check_directory, check_embedder
 from unembed.runs.trust import check_trusted
 
@@ -95,6 +100,11 @@ class Aligned(FrozenDecoder):
         own = read_json(path).get("encoder") if path.is_file() else self.source().fingerprint
         return oracle is not None and oracle.source is oracle and oracle.fingerprint == own
 
+    @property
+    def writer(self) -> Writer | None:
+        """The decoder, where refiners compare texts in its own space."""
+        return Writer(lambda: self.decoder) if self.refiners.named and self._leads_home(self.oracle) else None
+
     def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
         home = bool(self.refiners.named) and self._leads_home(oracle)
         super().check_refining(oracle.dimension if home and oracle is not None else dimension, oracle)
@@ -127,6 +137,11 @@ class Aligned(FrozenDecoder):
         super().prepare((), artifacts)
         write_maps(artifacts / MAPS, maps)
         write_json(artifacts / ABOUT, about)
+        stored = (artifacts / COPY / ARTIFACTS / FOLDER).glob(f"*/{SURROGATES}")
+        for surrogate in stored if self._leads_home(self.oracle) else ():
+            own = artifacts / FOLDER / surrogate.parent.name
+            own.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(surrogate, own / surrogate.name)
         numbers = (f"{name} {value:.4g}" for name, value in about.items() if not isinstance(value, str))
         rank_zero_info(f"{fitted}: {', '.join(numbers)}")
 

@@ -80,6 +80,11 @@ class ZeroShot(Paired):
         weight = whitening_of(vectors - center, WHITENING)
         self._white = AffineMap(weight, -center @ weight)
 
+    @property
+    def writer(self) -> None:
+        """None: refiners see whitened vectors."""
+        return
+
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """The texts bought for each target, closest first; all of a batch are pairs for the next fit of the map."""
         assert oracle is not None  # checked

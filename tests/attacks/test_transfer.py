@@ -71,6 +71,29 @@ def test_behind_a_lock_texts_are_compared_where_the_map_leads(base: Path, monkey
     assert predictions(locked) == predictions(plain)
 
 
+@pytest.mark.filterwarnings("ignore:.*so there is nothing to map")
+def test_behind_a_lock_the_decoder_writes_for_a_search_with_its_own_surrogate(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNEMBED_ROTATION_KEY", KEY)
+    budget = [f"attack.refine.sentences.{key}" for key in ("surrogate_steps=3", "max_queries=20", "vocabulary=false")]
+    search = ["attack/refine=[sentences]", *budget]
+    source = Place(base, base / "data.jsonl", SHORT, OWN).train("searching", *DECODER, *search)
+    given = [f"attack.source_run={source}", "attack=algen", "attack.rounds=0"]
+    plain = attacked(base, "unlocked_search", *given, *search, embedder=OWN)
+    lock = ["defense=rotation", "defense.adaptive=true"]
+    locked = attacked(base, "locked_search", *given, *search, *lock, embedder=OWN)
+    assert metrics_of(plain)["cosine"] > metrics_of(source)["cosine"] - 0.1
+    assert predictions(locked) == predictions(plain)
+    stored = f"{layout.ARTIFACTS}/refine/sentences/surrogate-3.pt"
+    assert (locked / stored).read_bytes() == (source / stored).read_bytes()
+    assert not (attacked(base, "abroad", *given) / stored).exists()  # it is of another embedder
+    later = attacked(base, "later", *given, *lock, embedder=OWN)
+    monkeypatch.setattr("unembed.attacks.refine.lexicon.refiner.fit", None)  # nor is one trained for a finished run
+    found = Place(base, base / "data.jsonl", SHORT, OWN).evaluate(later, "later_search", *search)
+    assert predictions(found) == predictions(locked)
+
+
 @pytest.mark.parametrize("attack", [["attack=algen"], TEIA_SETTINGS], ids=["algen", "teia"])
 def test_known_texts_are_all_that_is_asked(base: Path, monkeypatch: pytest.MonkeyPatch, attack: list[str]) -> None:
     asked: list[str] = []

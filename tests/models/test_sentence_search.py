@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -104,6 +105,22 @@ def test_no_more_texts_are_embedded_than_allowed(artifacts: Path, tmp_path: Path
     assert 30 <= len(embedder.asked) <= 33  # a text that is a word of the lexicon is known already
 
 
+@pytest.mark.parametrize("guess", ["", "Ada went to Oslo."])
+def test_of_the_sampled_texts_the_closest_are_embedded(artifacts: Path, tmp_path: Path, guess: str) -> None:
+    embedder, search = Ordered(), searching(artifacts, samples=30, max_queries=10)  # so a round embeds three
+    oracle = CachedEmbedder(embedder, tmp_path)
+    search.lexicon(oracle)
+    embedder.asked.clear()
+    refined(search, oracle, 0, (PAIRS[0][0], guess))
+    random = Random(0)
+    uniforms = torch.tensor([[random.random() for _ in range(48)] for _ in range(30)])
+    sampled = Fragments().write_on(torch.empty(0), [""] * 30, uniforms)
+    cosines = torch.cosine_similarity(Ordered().embed(sampled), Ordered().embed([PAIRS[0][0]]))
+    closest = [sampled[place] for place in cosines.argsort(descending=True).tolist()[:3]]
+    begin = 1 if guess else 0
+    assert set(embedder.asked[begin : begin + 3]) == set(closest)
+
+
 def test_a_result_does_not_depend_on_the_other_targets(artifacts: Path, tmp_path: Path) -> None:
     search, oracle = searching(artifacts, max_queries=40), CachedEmbedder(Ordered(), tmp_path)
     together = refined(search, oracle, 0, *PAIRS)
@@ -137,13 +154,13 @@ def test_log_probabilities_are_those_of_the_training_loss(tmp_path: Path) -> Non
     for text, vector in zip(texts, vectors, strict=True):
         labels = torch.tensor(attack.encode([text]))
         expected.append(-attack.loss(vector[None], labels).item() * labels.shape[1])
-    assert Writer(attack).log_probabilities(vectors, texts).tolist() == pytest.approx(expected, abs=1e-3)
+    assert Writer(lambda: attack).log_probabilities(vectors, texts).tolist() == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_continuation_is_the_most_probable_one_when_it_is_cold(tmp_path: Path) -> None:
     attack, vectors = small_geia(tmp_path), torch.randn(3, 16)
     beginnings = ["", "my name", "i have two dogs and a"]
-    found = Writer(attack).write_on(vectors, beginnings, torch.rand(3, 4), temperature=1e-4)
+    found = Writer(lambda: attack).write_on(vectors, beginnings, torch.rand(3, 4), temperature=1e-4)
     for text, beginning, vector in zip(found, beginnings, vectors, strict=True):
         ids = attack.tokens([beginning])[0]
         for _ in range(4):
@@ -160,7 +177,7 @@ def test_a_continuation_is_the_most_probable_one_when_it_is_cold(tmp_path: Path)
 def test_a_continuation_ends_where_the_decoder_has_no_more_positions(tmp_path: Path) -> None:
     attack = small_geia(tmp_path, "attack.decoding.max_new_tokens=4")
     beginnings = ["Ada", "Ada went to Rome on Monday, and Bob stayed in Rome."]
-    _, none = Writer(attack).write_on(torch.randn(2, 16), beginnings, torch.rand(2, 9))
+    _, none = Writer(lambda: attack).write_on(torch.randn(2, 16), beginnings, torch.rand(2, 9))
     assert none == ""
 
 

@@ -14,7 +14,7 @@ from unembed.attacks.refine.lexicon.words import Lexicon, WordSources, continuat
 from unembed.attacks.refine.refining import Refiner
 from unembed.embedders.cache.cached import CachedEmbedder
 
-_LANGUAGE = "language.json"
+_LANGUAGE, SURROGATES = "language.json", "surrogate-*.pt"
 
 
 @dataclass
@@ -43,7 +43,7 @@ class WordRefiner(WordSources, Refiner):
 
     def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
         Language.count(texts).save(artifacts / _LANGUAGE)
-        if self.surrogate_steps:
+        if self.surrogate_steps and not (artifacts / self._stored).is_file():
             assert oracle is not None  # checked
             fit(texts, oracle, self.surrogate_steps, key=f"{self.key}.surrogate_steps").save(artifacts / self._stored)
 
@@ -58,7 +58,7 @@ class WordRefiner(WordSources, Refiner):
 
     @property
     def _stored(self) -> str:
-        return f"surrogate-{self.surrogate_steps}.pt"
+        return SURROGATES.replace("*", str(self.surrogate_steps))
 
     def lexicon(self, oracle: CachedEmbedder) -> Lexicon:
         if self._lexicon is None:
