@@ -100,14 +100,12 @@ class Aligned(FrozenDecoder):
         own = read_json(path).get("encoder") if path.is_file() else self.source().fingerprint
         return oracle is not None and oracle.source is oracle and oracle.fingerprint == own
 
-    @property
-    def writer(self) -> Writer | None:
-        """The decoder, where refiners compare texts in its own space."""
-        return Writer(lambda: self.decoder) if self.refiners.named and self._leads_home(self.oracle) else None
-
     def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        home = bool(self.refiners.named) and self._leads_home(oracle)
-        super().check_refining(oracle.dimension if home and oracle is not None else dimension, oracle)
+        """Where the map leads home, refiners compare texts in the decoder's own space, and the decoder writes them."""
+        if self.refiners.named and oracle is not None and self._leads_home(oracle):
+            self.refiners.check(oracle.dimension, oracle, Writer(lambda: self.decoder))
+        else:
+            super().check_refining(dimension, oracle)
 
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """Proposed, then refined; where the map undoes a defense, texts are compared with the mapped targets."""

@@ -80,10 +80,9 @@ class ZeroShot(Paired):
         weight = whitening_of(vectors - center, WHITENING)
         self._white = AffineMap(weight, -center @ weight)
 
-    @property
-    def writer(self) -> None:
-        """None: refiners see whitened vectors."""
-        return
+    def _leads_home(self, oracle: CachedEmbedder | None) -> bool:
+        """No: refiners see whitened vectors, also of the decoder's own embedder."""
+        return False
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """The texts bought for each target, closest first; all of a batch are pairs for the next fit of the map."""

@@ -83,9 +83,7 @@ def test_evaluates_and_inverts_without_the_source(base: Path, tmp_path: Path) ->
     (base / "own").rename(base / "away")
     try:
         again = Place(base, base / "data.jsonl", SHORT, VICTIM).evaluate(run, "again")
-        before, after = (read_lines(one / layout.PREDICTIONS) for one in (run, again))
-        assert [row["candidates"] for row in after] == [row["candidates"] for row in before]
-        assert [row["cosine"] for row in after] == pytest.approx([row["cosine"] for row in before], abs=1e-5)
+        assert (again / layout.PREDICTIONS).read_bytes() == (run / layout.PREDICTIONS).read_bytes()
         np.save(tmp_path / "v.npy", Rotated().embed(TEXTS[:5]).numpy())
         with trusting("support.letters"):
             given = [f"run={run}", f"vectors={tmp_path / 'v.npy'}", "trust=support.letters"]

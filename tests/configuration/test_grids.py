@@ -42,6 +42,12 @@ def runs(*words: str) -> set[str]:
     return {config.run_dir for config in configs}
 
 
+def script_of_the_grid(tmp_path: Path, text: str) -> list[str]:
+    """Write a script that trains, and return its command line with the preset."""
+    (tmp_path / "train.py").write_text(text)
+    return [str(tmp_path / "train.py"), "experiment=paper/table1", "--config-dir", str(tmp_path / "own")]
+
+
 def test_the_cells_of_a_grid_and_what_the_command_line_changes(search: str) -> None:
     preset = "experiment=paper/table1"
     assert grid_of("train", [preset, search]) == {"attack": "geia,nearest_neighbor", "seed": "1,2"}
@@ -71,8 +77,7 @@ def test_a_grid_runs_all_its_cells_once_side_by_side(search: str, tmp_path: Path
         "def task(config):\n    print('run', config.run_dir, flush=True)\n"
         "configuration.main(task, 'train')\n"
     )
-    (tmp_path / "train.py").write_text(script)
-    command = [str(tmp_path / "train.py"), "experiment=paper/table1", "--config-dir", str(tmp_path / "own")]
+    command = script_of_the_grid(tmp_path, script)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     done = warm.run([*command, "-m", *launcher], cwd=tmp_path, environment=environment)
@@ -106,8 +111,7 @@ def test_a_killed_grid_runs_no_cell_twice_that_has_ended(search: str, tmp_path: 
     (tmp_path / "own" / "experiment" / "paper" / "table1.yaml").write_text(
         PRESET.replace("geia,nearest_neighbor", "geia")
     )
-    (tmp_path / "train.py").write_text(ENDING)
-    command = [str(tmp_path / "train.py"), "experiment=paper/table1", "--config-dir", str(tmp_path / "own"), "-m"]
+    command = [*script_of_the_grid(tmp_path, ENDING), "-m"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     begun = tmp_path / "runs" / "grid" / "geia-2" / "begun"
     warm.start(command, cwd=tmp_path, environment=environment).kill_when(begun.exists)
@@ -137,8 +141,7 @@ def test_a_cell_that_fails_does_not_keep_the_others_from_running(search: str, tm
         "    print('run', config.run_dir, flush=True)\n"
         "configuration.main(task, 'train')\n"
     )
-    (tmp_path / "train.py").write_text(script)
-    command = [str(tmp_path / "train.py"), "-m", "experiment=paper/table1", "--config-dir", str(tmp_path / "own")]
+    command = [*script_of_the_grid(tmp_path, script), "-m"]
     done = warm.run(command, cwd=tmp_path, environment=os.environ | {"PYTHONPATH": str(ROOT)})
     named = [Path(line.split()[1]).name for line in done.stdout.splitlines() if line.startswith("run ")]
     assert named == ["geia-2", "nearest_neighbor-2"]
