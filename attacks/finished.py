@@ -1,7 +1,7 @@
 """The decoder of a finished run: as it is on other vectors, and as a part of other attacks (attacks/transfer).
 
 python train.py attack=finished attack.source_run=runs/geia defense=int8 defense.adaptive=true
-python train.py attack=finished attack.source_run=runs/geia attack/refine=[lexicon] attack.refine.lexicon.max_queries=20
+python train.py attack=finished attack.source_run=runs/geia attack/refine=[sentences] datamodule=files datamodule.path=a.jsonl
 
 evaluate.py tests a run again, too; ``attack=finished`` makes a run of it, which a grid of runs can hold beside others.
 """
@@ -18,6 +18,7 @@ from torch import Tensor
 from unembed.attacks.base import Attack
 from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.parts.writing import Writer
 from unembed.attacks.refine.refining import Refiner
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
@@ -111,6 +112,14 @@ class Finished(FrozenDecoder):
             )
         self.load_decoder(self._trained, self.refiners.proposals)
 
+    @property
+    def writer(self) -> Writer | None:
+        if COPY in self.frozen and self.decoder.writer is None:  # before it is built, nobody knows
+            return None
+        return Writer(lambda: self.decoder, self._filled)
+
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        missing = self._trained - targets.vectors.shape[1]
-        return self.decode(targets, torch.nn.functional.pad(targets.vectors, (0, missing)))
+        return self.decode(targets, self._filled(targets.vectors))
+
+    def _filled(self, vectors: Tensor) -> Tensor:
+        return torch.nn.functional.pad(vectors, (0, self._trained - vectors.shape[1]))

@@ -24,10 +24,14 @@ _SCORED = 32  # texts that are scored at a time: memory of this size is used aga
 
 
 class Writer:
-    """The decoder of a generative attack, on any number of vectors and texts at a time."""
+    """The decoder of a generative attack, on any number of vectors and texts at a time.
 
-    def __init__(self, attack: Callable[[], GenerativeAttack]) -> None:
+    ``read`` makes what the decoder reads of vectors (n, d); by default, they are read as they are.
+    """
+
+    def __init__(self, attack: Callable[[], GenerativeAttack], read: Callable[[Tensor], Tensor] | None = None) -> None:
         self._built = attack
+        self._read = read or (lambda vectors: vectors)
 
     @property
     def _attack(self) -> GenerativeAttack:
@@ -62,7 +66,7 @@ class Writer:
         attack, eos = self._attack, self._attack.tokenizer.eos_token_id
         longest, limit = uniforms.shape[1], attack.decoding.max_new_tokens  # the decoder has no more positions
         written: list[list[int]] = [[] for _ in given]
-        logits, state = attack.decoder.start(attack.prefix(vectors.to(attack.device)))
+        logits, state = attack.decoder.start(attack.prefix(self._read(vectors).to(attack.device)))
         active = list(range(len(given)))
         for step in range(len(given[-1]) + longest):
             places = [place for place, row in enumerate(active) if step >= len(given[row])]
@@ -96,7 +100,7 @@ class Writer:
         for begin in range(0, len(order), _SCORED):
             rows = order[begin : begin + _SCORED]
             labels = torch.nn.utils.rnn.pad_sequence([tokens[row] for row in rows], True, IGNORED).to(attack.device)
-            prefix = attack.prefix(vectors[rows].to(attack.device))
+            prefix = attack.prefix(self._read(vectors[rows]).to(attack.device))
             log_p = attack.decoder.logits(prefix, labels).float().log_softmax(-1)
             own = log_p.gather(2, labels.clamp_min(0)[..., None])[..., 0]
             found[rows] = own.masked_fill(labels == IGNORED, 0.0).sum(1).cpu()

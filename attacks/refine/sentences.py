@@ -85,11 +85,12 @@ class SentenceSearch(WordRefiner):
             for vector, index in zip(vectors, targets.index.tolist(), strict=True)
         ]
         self._embed(populations, [prediction.candidates for prediction in predictions], lexicon, oracle)
-        if self.samples:
-            beginnings = [(population, "") for population in populations for _ in range(self.samples)]
+        unread = [one for one in populations if not one.found]
+        if self.samples and unread:
+            beginnings = [(population, "") for population in unread for _ in range(self.samples)]
             written = iter(self._written(beginnings, _WRITTEN))
-            sampled = [list(dict.fromkeys(islice(written, self.samples))) for _ in populations]
-            self._embed(populations, self._chosen(populations, sampled, lexicon), lexicon, oracle)
+            sampled = [list(dict.fromkeys(islice(written, self.samples))) for _ in unread]
+            self._embed(unread, self._chosen(unread, sampled, lexicon), lexicon, oracle)
         while active := [one for one in populations if not one.finished(self.max_queries)]:
             self._embed(active, self._chosen(active, self._changes(active, lexicon), lexicon), lexicon, oracle)
         found = [one for one in populations if one.found]

@@ -121,6 +121,16 @@ def test_of_the_sampled_texts_the_closest_are_embedded(artifacts: Path, tmp_path
     assert set(embedder.asked[begin : begin + 3]) == set(closest)
 
 
+def test_a_text_that_has_the_vector_already_is_only_confirmed(artifacts: Path, tmp_path: Path) -> None:
+    embedder, search = Ordered(), searching(artifacts)
+    oracle = CachedEmbedder(embedder, tmp_path)
+    search.lexicon(oracle)
+    embedder.asked.clear()
+    (found,) = refined(search, oracle, 0, (TEXTS[5], TEXTS[5]))
+    assert found.candidates[0] == TEXTS[5]
+    assert {text.lower() for text in embedder.asked} == {TEXTS[5].lower()}
+
+
 def test_a_result_does_not_depend_on_the_other_targets(artifacts: Path, tmp_path: Path) -> None:
     search, oracle = searching(artifacts, max_queries=40), CachedEmbedder(Ordered(), tmp_path)
     together = refined(search, oracle, 0, *PAIRS)
