@@ -1,7 +1,7 @@
 """The decoder of a finished run: as it is on other vectors, and as a part of other attacks (attacks/transfer).
 
 python train.py attack=finished attack.source_run=runs/geia defense=int8 defense.adaptive=true
-python train.py attack=finished attack.source_run=runs/geia attack/refine=[sentences] datamodule=files datamodule.path=a.jsonl
+python train.py attack=finished attack.source_run=runs/geia attack/refine=[sentences] datamodule=files ...
 
 evaluate.py tests a run again, too; ``attack=finished`` makes a run of it, which a grid of runs can hold beside others.
 """

@@ -85,16 +85,19 @@ def test_defended_vectors_are_filled_up_fitted_and_denoised(base: Path) -> None:
     assert metrics_of(run)["token_f1"] == pytest.approx(metrics_of(base / "own")["token_f1"], abs=10)
 
 
-def test_searches_sentences_with_a_surrogate_from_its_own_texts(base: Path) -> None:
+SHORTER = ["defense=truncation", "defense.dimensions=9", "defense.adaptive=true", "defense.hypotheses=defended"]
+
+
+@pytest.mark.parametrize("defense", [[], SHORTER])
+def test_searches_sentences_with_a_surrogate_from_its_own_texts(base: Path, defense: list[str]) -> None:
     """Also where the decoder reads more dimensions than the vectors have."""
     search = [f"attack.refine.sentences.{key}" for key in ("surrogate_steps=3", "max_queries=20", "vocabulary=false")]
-    search += ["attack/refine=[sentences]", "datamodule.limit_test=6"]
-    for name, defense in (("plain", ()), ("short", ("truncation", "dimensions=9", "adaptive=true", "hypotheses=defended"))):
-        given = [f"defense{'.' if '=' in part else '='}{part}" for part in defense]
-        run, found = (finished(base, f"{kind}-{name}", *given, *more) for kind, more in (("read", ()), ("found", search)))
-        assert (found / layout.ARTIFACTS / "refine/sentences/surrogate-3.pt").is_file()
-        assert 6 < metrics_of(found)["queries"] <= 120
-        assert metrics_of(found)["cosine"] >= metrics_of(run)["cosine"]
+    given = ["datamodule.limit_test=6", *defense]
+    run = finished(base, f"read-{len(defense)}", *given)
+    found = finished(base, f"found-{len(defense)}", *given, "attack/refine=[sentences]", *search)
+    assert (found / layout.ARTIFACTS / "refine/sentences/surrogate-3.pt").is_file()
+    assert 6 < metrics_of(found)["queries"] <= 120
+    assert metrics_of(found)["cosine"] >= metrics_of(run)["cosine"]
 
 
 def test_messages(base: Path) -> None:

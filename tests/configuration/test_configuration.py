@@ -440,6 +440,11 @@ def test_a_key_of_a_denoiser_that_is_not_chosen_names_the_group(run: object) -> 
         launch.amend(run, ["denoiser.level=0.1"])  # type: ignore[arg-type]
 
 
+def test_a_key_of_a_refiner_that_is_not_chosen_names_the_refiner() -> None:
+    with pytest.raises(InputError, match=r"refine is not chosen, add attack/refine=\[sentences\]; valid: consensus"):
+        launch.amend(launch.compose("train", ["attack=geia"]), ["attack.refine.sentences.each=7"])
+
+
 def test_amending_reports_all_that_is_misspelt() -> None:
     run = OmegaConf.create(launch.plain(launch.compose("train", [])))
     overrides = ["attack.decodng.beams=3", "loger=x", "datamodule=fils", "datamodule.path=x", "debug=smoke", "seed=1,2"]

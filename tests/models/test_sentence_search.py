@@ -205,3 +205,9 @@ def test_the_shipped_attacker_reads_more_with_it() -> None:
 def test_a_search_that_is_asked_for_is_not_replaced() -> None:
     attacker = unembed.load("minilm", "attack/refine=[lexicon]")
     assert launch.search_of(attacker.session.config, attacker.session.run) == "lexicon"
+
+
+@pytest.mark.parametrize("name", ["minilm", "me5_small_q4"])
+def test_shipped_attackers_have_a_surrogate(name: str) -> None:
+    attacker = unembed.load(name)
+    assert launch.search_of(attacker.session.config, attacker.session.run) == "sentences"

@@ -300,7 +300,7 @@ def key_error(tree: dict[str, Any], override: Override, groups: Sequence[str]) -
         elif override.is_add() or override.is_force_add():
             return None
         elif end < len(parts) and options(inner):
-            chosen = f"[{part}]" if end > 1 else "<option>"
+            chosen = f"[{parts[end]}]" if parts[end] in options(inner) else "<option>"  # such as attack.refine.rerank
             return f"{key}: {part} is not chosen, add {inner}={chosen}; valid: {', '.join(options(inner))}"
         elif place is None and options(outer):  # such as denoiser: null
             return f"{key}: {outer} is not chosen, add {outer}=<option>; valid: {', '.join(options(outer))}"
