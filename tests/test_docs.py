@@ -133,6 +133,7 @@ def test_commands_compose(line: str) -> None:
 
 
 RUNS = {  # kinds of runs that the pages evaluate
+    "prefixes": ["attack=geia", "embedder=me5_small_q4"],
     "geia": [],
     "copy": ["attack=geia_copy"],
     "corrector": ["attack=vec2text_corrector", "attack.inverter_run=placeholder"],
@@ -165,6 +166,8 @@ def test_commands_on_a_run_compose(line: str, finished: Callable[[str], Path]) -
         kind = "queries"
     if "attack.words." in line:
         kind = "copy"
+    if "embedder.prefix" in line:
+        kind = "prefixes"
     arguments = [f"run={finished(kind)}" if word.startswith("run=") else word for word in given]
     if arguments == given:  # the attacker that is shipped
         assert script in ("audit", "invert", "membership")
