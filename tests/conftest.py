@@ -32,7 +32,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()
 
 
-LONG = ("test_notebooks.py", "test_documented_commands.py", "test_train.py", "test_reproducing.py")
+LONG = (
+    "test_notebooks.py", "test_documented_commands.py", "test_reproducing.py", "test_train.py", "test_docs.py",
+    "test_transfer.py", "test_vec2text.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -24,7 +24,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.lexicon.language import Units, capitalised
+from unembed.attacks.refine.lexicon.language import Units
 from unembed.attacks.refine.lexicon.moves import proposals
 from unembed.attacks.refine.lexicon.refiner import WordRefiner
 from unembed.attacks.refine.lexicon.words import Lexicon
@@ -93,9 +93,29 @@ class SentenceSearch(WordRefiner):
             self._embed(unread, self._chosen(unread, sampled, lexicon), lexicon, oracle)
         while active := [one for one in populations if not one.finished(self.max_queries)]:
             self._embed(active, self._chosen(active, self._changes(active, lexicon), lexicon), lexicon, oracle)
-        found = [one for one in populations if one.found]
-        self._embed(found, [_capitals(one.found) for one in found], lexicon, oracle)
+        self._write(populations, predictions, lexicon, oracle)
         return [one.result(prediction) for one, prediction in zip(populations, predictions, strict=True)]
+
+    def _write(
+        self,
+        populations: Sequence[_Population],
+        predictions: Sequence[Prediction],
+        lexicon: Lexicon,
+        oracle: CachedEmbedder,
+    ) -> None:
+        """Embed the texts that were found with the capital letters and spaces of the training text, too.
+
+        Many embedders do not show them. A form that has the target's vector stands before the others.
+        """
+        found, forms = [], []
+        for population, prediction in zip(populations, predictions, strict=True):
+            if population.found:
+                like = Units.of(next(iter(prediction.candidates), ""))
+                written = [str(self.language.writing.written(Units.of(text), like)) for text in population.found]
+                population.written.update(written)
+                found.append(population)
+                forms.append(written)
+        self._embed(found, forms, lexicon, oracle)
 
     def _written(self, beginnings: Sequence[tuple[_Population, str]], longest: int) -> list[str]:
         assert self.writer is not None
@@ -222,6 +242,7 @@ class _Population:
     random: Random
     texts: dict[str, _Text] = field(default_factory=dict)
     fluencies: dict[str, float] = field(default_factory=dict)  # of these and other texts
+    written: set[str] = field(default_factory=set)  # texts as the training text would write them
     partial: bool = False
     exhausted: bool = False  # the last round made no new text
 
@@ -253,17 +274,12 @@ class _Population:
         return self.partial or self.exhausted or len(self.texts) >= most or bool(self.found)
 
     def result(self, before: Prediction) -> Prediction:
-        """The texts that have the target's vector, if any, the most probable first; else the best ones."""
-        ordered = sorted(self.parents(), key=lambda one: one.cosine <= FOUND)
+        """The texts that have the target's vector, if any, written ones and probable ones first; else the best ones."""
+        ordered = sorted(self.parents(), key=lambda one: (one.cosine <= FOUND, one.text not in self.written))
         if not ordered:
             return before.refined(before.candidates, self.partial)
         after = before.refined(tuple(one.text for one in ordered[: len(before.candidates)]), self.partial)
         return after if after.candidates[0] == before.candidates[0] else replace(after, kind="sequence")
-
-
-def _capitals(texts: Sequence[str]) -> list[str]:
-    """The texts with a large and with a small first letter, which many embedders do not tell apart."""
-    return [form for text in texts for form in (capitalised(text), text[:1].lower() + text[1:])]
 
 
 def _cuts(

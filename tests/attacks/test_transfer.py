@@ -76,7 +76,10 @@ def test_behind_a_lock_the_decoder_writes_for_a_search_with_its_own_surrogate(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNEMBED_ROTATION_KEY", KEY)
-    budget = [f"attack.refine.sentences.{key}" for key in ("surrogate_steps=3", "max_queries=20", "vocabulary=false")]
+    budget = [
+        f"attack.refine.sentences.{key}"
+        for key in ("surrogate_steps=3", "max_queries=8", "samples=4", "vocabulary=false")
+    ]
     search = ["attack/refine=[sentences]", *budget]
     source = Place(base, base / "data.jsonl", SHORT, OWN).train("searching", *DECODER, *search)
     given = [f"attack.source_run={source}", "attack=algen", "attack.rounds=0"]

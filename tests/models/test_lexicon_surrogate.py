@@ -94,7 +94,7 @@ def test_texts_are_found_with_fewer_queries(oracle: CachedEmbedder, prepared: Pa
         guesses.append(" ".join(words))
     queries, exact = {}, {}
     for steps in (0, STEPS):
-        search = LexiconSearch(surrogate_steps=steps, max_queries=150, numbers=0, proposals=1)
+        search = LexiconSearch(surrogate_steps=steps, max_queries=150, moves=4, numbers=0, proposals=1)
         search.load(prepared, Neighbors.dimension)
         counted = CachedEmbedder(Neighbors(), prepared / f"cache-{steps}")
         targets = Targets(Neighbors().embed(texts), torch.arange(len(texts)))

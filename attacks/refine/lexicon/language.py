@@ -150,8 +150,9 @@ class Writing:
     def written(self, units: Units, like: Units | None = None) -> Units:
         """The units with the capital letters and spaces that the texts would have there.
 
-        Words that the texts show nowhere inside a sentence keep their capital letters. Where the texts have
-        both "gone ." and "gone.", the mark is written as in ``like``.
+        Words that the texts show nowhere inside a sentence keep their capital letters, and get one where their
+        neighbours mostly have one between them. Where the texts have both "gone ." and "gone.", the mark is written as
+        in ``like``.
         """
         units, like = Units.of(str(units)), None if like is None else Units.of(str(like))  # pieces are parts of words
         if not self.counts:
@@ -177,7 +178,7 @@ class Writing:
             if found := self.counts.get(key):
                 common = preferred is not None and found.get(preferred, 0) > _RARE * sum(found.values())
                 return preferred if preferred is not None and common else _most(found)
-        return " "
+        return "" if right.startswith(_ATTACHED) else " "
 
     def _form(self, before: Units, surface: str, word: str, right: str, initial: bool) -> str:
         if not word[0].isalpha():
@@ -187,15 +188,14 @@ class Writing:
             first = self.counts.get("initial", {})
             return capitalised(known) if first.get("large", 0) > first.get("small", 0) else known
         own = self.counts.get(f"form {word}")
-        if own is None:
-            return surface
-        if len(own) == 1:
+        if own is not None and len(own) == 1:
             return _most(own)
-        place = len(before)
-        left = _neighbour(before, place)
+        left = _neighbour(before, len(before))
         shapes = [self.counts.get(f"behind {left}", {}), self.counts.get(f"before {right}", {})]
         large = sum(found.get("large", 0) for found in shapes) + 0.1
         small = sum(found.get("small", 0) for found in shapes) + 0.1
+        if own is None:
+            return capitalised(surface) if large > small else surface
         on_left, on_right = self.counts.get(f"left {left} {word}", {}), self.counts.get(f"right {word} {right}", {})
 
         def fits(form: str) -> float:
@@ -218,9 +218,10 @@ def _neighbour(units: Units, place: int) -> str:
 
 
 def _gap_keys(left: str, right: str) -> tuple[str, ...]:
-    """Of a pair of units, then of what kinds of units they are."""
+    """Of a pair of units, then of what kinds they are; a number's length is a kind, too: "$5,000", but ", 36,"."""
     one, other = _kind(left), _kind(right)
-    return f"gap {left} {right}", f"gap {one} {right}", f"gap {left} {other}", f"gap {one} {other}"
+    digits = [f"gap {left} <{len(right)} digits>"] if other == "<digit>" else []
+    return f"gap {left} {right}", f"gap {one} {right}", *digits, f"gap {left} {other}", f"gap {one} {other}"
 
 
 def _kind(unit: str) -> str:
@@ -246,7 +247,7 @@ _REMEMBERED = 1_000_000  # log probabilities
 _NONE: frozenset[str] = frozenset()
 _COMMON = 60  # words that are tried wherever word order asks for one
 _RAREST = 0.1  # share of the texts' words that the rarest ones make
-_GOES_ON, _NEVER = 0.4, -20.0  # probability that a piece stands behind an unknown word; its logarithm behind a mark
+_GOES_ON, _NEVER = 0.4, -20.0  # probability of a piece behind an unknown word; its logarithm behind a mark or number
 _TEXTS = 200_000  # counting takes a minute
 
 
@@ -331,6 +332,10 @@ class Language:
                 break
             rare |= {word} if word.isalpha() else set()
         self._rare = sum(self.counts[word] for word in rare)
+        self._near_rare = (
+            frozenset(left for left, right in self.pairs if right in rare),
+            frozenset(right for left, right in self.pairs if left in rare),
+        )
         self._rare_behind: Counter[str | None] = Counter()  # None: behind a rare word
         self._behind_rare: Counter[str] = Counter()
         for (left, right), count in self.pairs.items():
@@ -342,11 +347,21 @@ class Language:
 
     def _continues(self, word: str) -> float:
         """Log probability that a piece continues ``word``: the more often the texts have it as it is, the less."""
-        return math.log(_GOES_ON / (self.counts[word] + 1)) if word[-1].isalnum() else _NEVER
+        return math.log(_GOES_ON / (self.counts[word] + 1)) if word[-1].isalpha() else _NEVER
 
     def between(self, left: str, right: str) -> frozenset[str]:
+        """Words seen behind ``left`` and before ``right``, and frequent words seen in one of these places.
+
+        A word that was never seen stands for all rare ones.
+        """
         behind, ahead = self._neighbours
-        return behind.get(left, _NONE) & ahead.get(right, _NONE)
+        after = behind.get(left, self._near_rare[1])
+        before = ahead.get(right, self._near_rare[0])
+        return (after & before) | (self._frequent & (after | before))
+
+    @cached_property
+    def _frequent(self) -> frozenset[str]:
+        return frozenset(self.common)
 
     @cached_property
     def _neighbours(self) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:

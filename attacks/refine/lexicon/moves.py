@@ -34,7 +34,7 @@ _ORDERS, _USUAL, _FREQUENT = 60, 60, 40  # moves of a kind at the most; usual wo
 # Cosine that one nat of log probability is worth: of other forms and shorter texts, of usual words, of any word.
 _FLUENCY, _USUAL_FLUENCY, _WORD_FLUENCY = 0.05, 0.02, 0.01
 _NEAR_ORDER, _NEAR = 0.8, 0.9  # cosine from which word order, and small differences, are looked at
-_FIRST, _THEN = "ssss", "ccddiioosnf"  # in which order kinds of moves are tried
+_FIRST, _THEN = "sspss", "ccddiiooppssnf"  # in which order kinds of moves are tried
 _MOST = 120  # changes of a text
 _LEAST = 1e-4
 
@@ -108,7 +108,7 @@ class Proposals:
     def __iter__(self) -> Iterator[Units]:
         """Kinds of moves take turns; within a kind, the highest score comes first."""
         kinds: dict[str, Iterator[Move]] = {
-            "s": _best(lambda: chain(self.substitutes(), self.insertions(self._continuations))),
+            "s": _best(self.substitutes), "p": _best(lambda: self.insertions(self._continuations)),
             "d": _best(self.removals), "i": _best(lambda: self.insertions(self._insertions)),
         }  # fmt: skip
         if self.cosine > _NEAR_ORDER:

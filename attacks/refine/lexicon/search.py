@@ -43,7 +43,7 @@ class LexiconSearch(WordRefiner):
 
     max_queries: PositiveInt = 100
     beam: PositiveInt = 2
-    moves: PositiveInt = 4
+    moves: PositiveInt = 1
     proposals: PositiveInt = 5
 
     def _starts(self, target: Tensor, prediction: Prediction, lexicon: Lexicon) -> list[Units]:
@@ -51,7 +51,7 @@ class LexiconSearch(WordRefiner):
         texts = [units for text in dict.fromkeys(prediction.candidates) if len(units := lexicon.units(text))]
         if texts:
             return texts
-        rows = torch.topk(lexicon.vectors @ target, min(self.moves, len(lexicon.entries))).indices
+        rows = torch.topk(lexicon.vectors @ target, min(self.beam, len(lexicon.entries))).indices
         return [Units.of(lexicon.entries[row]) for row in rows.tolist()]
 
     @torch.no_grad()
