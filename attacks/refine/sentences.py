@@ -93,29 +93,12 @@ class SentenceSearch(WordRefiner):
             self._embed(unread, self._chosen(unread, sampled, lexicon), lexicon, oracle)
         while active := [one for one in populations if not one.finished(self.max_queries)]:
             self._embed(active, self._chosen(active, self._changes(active, lexicon), lexicon), lexicon, oracle)
-        self._write(populations, predictions, lexicon, oracle)
-        return [one.result(prediction) for one, prediction in zip(populations, predictions, strict=True)]
-
-    def _write(
-        self,
-        populations: Sequence[_Population],
-        predictions: Sequence[Prediction],
-        lexicon: Lexicon,
-        oracle: CachedEmbedder,
-    ) -> None:
-        """Embed the texts that were found with the capital letters and spaces of the training text, too.
-
-        Many embedders do not show them. A form that has the target's vector stands before the others.
-        """
-        found, forms = [], []
+        # Many embedders do not show capital letters and spaces: found texts are tried as the training text has them.
         for population, prediction in zip(populations, predictions, strict=True):
-            if population.found:
-                like = Units.of(next(iter(prediction.candidates), ""))
-                written = [str(self.language.writing.written(Units.of(text), like)) for text in population.found]
-                population.written.update(written)
-                found.append(population)
-                forms.append(written)
-        self._embed(found, forms, lexicon, oracle)
+            like = Units.of(next(iter(prediction.candidates), ""))
+            population.written = [str(self.language.writing.written(Units.of(one), like)) for one in population.found]
+        self._embed(populations, [population.written for population in populations], lexicon, oracle)
+        return [one.result(prediction) for one, prediction in zip(populations, predictions, strict=True)]
 
     def _written(self, beginnings: Sequence[tuple[_Population, str]], longest: int) -> list[str]:
         assert self.writer is not None
@@ -242,7 +225,7 @@ class _Population:
     random: Random
     texts: dict[str, _Text] = field(default_factory=dict)
     fluencies: dict[str, float] = field(default_factory=dict)  # of these and other texts
-    written: set[str] = field(default_factory=set)  # texts as the training text would write them
+    written: list[str] = field(default_factory=list)  # found texts as the training text would write them
     partial: bool = False
     exhausted: bool = False  # the last round made no new text
 

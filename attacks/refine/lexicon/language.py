@@ -15,6 +15,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -244,7 +245,6 @@ def _is_redundant(key: str, counts: Mapping[str, Mapping[str, int]]) -> bool:
 # -- word order
 _PRIOR = 2.0  # of the unigram distribution, in bigrams
 _REMEMBERED = 1_000_000  # log probabilities
-_NONE: frozenset[str] = frozenset()
 _COMMON = 60  # words that are tried wherever word order asks for one
 _RAREST = 0.1  # share of the texts' words that the rarest ones make
 _GOES_ON, _NEVER = 0.4, -20.0  # probability of a piece behind an unknown word; its logarithm behind a mark or number
@@ -332,10 +332,6 @@ class Language:
                 break
             rare |= {word} if word.isalpha() else set()
         self._rare = sum(self.counts[word] for word in rare)
-        self._near_rare = (
-            frozenset(left for left, right in self.pairs if right in rare),
-            frozenset(right for left, right in self.pairs if left in rare),
-        )
         self._rare_behind: Counter[str | None] = Counter()  # None: behind a rare word
         self._behind_rare: Counter[str] = Counter()
         for (left, right), count in self.pairs.items():
@@ -349,15 +345,15 @@ class Language:
         """Log probability that a piece continues ``word``: the more often the texts have it as it is, the less."""
         return math.log(_GOES_ON / (self.counts[word] + 1)) if word[-1].isalpha() else _NEVER
 
-    def between(self, left: str, right: str) -> frozenset[str]:
+    def between(self, left: str, right: str) -> AbstractSet[str]:
         """Words seen behind ``left`` and before ``right``, and frequent words seen in one of these places.
 
         A word that was never seen stands for all rare ones.
         """
         behind, ahead = self._neighbours
-        after = behind.get(left, self._near_rare[1])
-        before = ahead.get(right, self._near_rare[0])
-        return (after & before) | (self._frequent & (after | before))
+        after = behind.get(left, self._behind_rare.keys())
+        before = ahead.get(right, self._rare_behind.keys())
+        return (after & before) | (self._frequent & after) | (self._frequent & before)
 
     @cached_property
     def _frequent(self) -> frozenset[str]:
