@@ -74,7 +74,7 @@ def test_a_grid_runs_all_its_cells_once_side_by_side(search: str, tmp_path: Path
         "from joblib.externals.loky.backend import context\n"
         "from unembed import launch as configuration\n"
         "context.set_start_method('fork', force=True)  # joblib's processes need not import torch again\n"
-        "def task(config):\n    print('run', config.run_dir, flush=True)\n"
+        "def task(config):\n    print(f'run {config.run_dir}\\n', end='', flush=True)  # one write\n"
         "configuration.main(task, 'train')\n"
     )
     command = script_of_the_grid(tmp_path, script)
