@@ -26,7 +26,7 @@ CEILINGS = {
     "pages": 29,
     "words of the pages": 46_800,
     "lines of tests": 32_530,
-    "lines of benchmarks": 7_950,
+    "lines of benchmarks": 8_320,
 }
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
            tokenize.ENDMARKER)  # fmt: skip

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from rich.progress import track
 from torch import Tensor, nn
 from torch.nn import functional
@@ -30,6 +30,7 @@ Words = Sequence[str]
 VectorsOf = Callable[[Sequence[str]], Tensor]
 
 _WIDTH = 160
+_HEAD = 64  # numbers of an attention head
 _PLACES = 64  # later units have the position vector of the last
 _SCALE = 4.0  # word vectors have small coordinates
 _BATCH, _GROUP = 256, 8  # texts of a step; steps whose texts are sorted by length together
@@ -38,18 +39,20 @@ _ROWS = 256  # texts that are predicted at a time
 
 
 class Surrogate(nn.Module):
-    """Two convolutions over neighbouring words with a look at the whole text between them, and a weighted mean."""
+    """Two convolutions over neighbouring words with a look at the whole text between them, and a weighted mean.
+
+    ``attention`` is a number of transformer layers in their place, for the time and the texts that a GPU has.
+    """
 
     mean: Tensor
 
-    def __init__(self, dimension: PositiveInt, width: PositiveInt = _WIDTH) -> None:
+    def __init__(self, dimension: PositiveInt, width: PositiveInt = _WIDTH, attention: NonNegativeInt = 0) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(dimension))  # of the vectors of words
         self.inputs = nn.Linear(dimension, width)
         self.positions = nn.Parameter(0.02 * torch.randn(_PLACES, width))
-        self.blocks = nn.ModuleList(
-            [_Block(width, _neighbors, 3), _Block(width, _whole, 2), _Block(width, _neighbors, 3)]
-        )
+        convolutions = [_Block(width, _neighbors, 3), _Block(width, _whole, 2), _Block(width, _neighbors, 3)]
+        self.blocks = nn.ModuleList([_Attention(width) for _ in range(attention)] or convolutions)
         self.norm = nn.LayerNorm(width)
         self.weight = nn.Linear(width, 1)
         self.output = nn.Linear(width, dimension)
@@ -60,16 +63,24 @@ class Surrogate(nn.Module):
     def forward(self, words: Tensor, mask: Tensor) -> Tensor:
         """Unit vectors (B, d) of texts, from the vectors of their words (B, n, d) and a mask (B, n), 0 for padding."""
         words = words - self.mean
-        places = torch.arange(words.shape[1]).clamp_max(_PLACES - 1)
-        hidden = _SCALE * self.inputs(words) + self.positions[places]
+        hidden = self.hidden(words, torch.arange(words.shape[1]))
         for block in self.blocks:
             hidden = block(hidden, mask)
         hidden = self.norm(hidden)
-        share = functional.softplus(self.weight(hidden).squeeze(-1)) * mask
+        share = self.shares(hidden) * mask
         share = share / share.sum(1, keepdim=True).clamp_min(1e-6)
         pooled = self.output(torch.einsum("bn,bnh->bh", share, hidden))
         vectors: Tensor = pooled + self.word(torch.einsum("bn,bnd->bd", share, words))
         return functional.normalize(vectors, dim=1)
+
+    def hidden(self, words: Tensor, places: Tensor) -> Tensor:
+        """What the first block reads of words (..., d), less their mean, at places (...)."""
+        hidden: Tensor = _SCALE * self.inputs(words) + self.positions[places.clamp_max(_PLACES - 1)]
+        return hidden
+
+    def shares(self, normed: Tensor) -> Tensor:
+        """The weights of words (...) in the mean, from what the last norm gives (..., width), not yet of sum 1."""
+        return functional.softplus(self.weight(normed).squeeze(-1))
 
     @torch.no_grad()
     def predict(self, texts: Sequence[Words], vectors_of: VectorsOf) -> Tensor:
@@ -88,8 +99,10 @@ class Surrogate(nn.Module):
 
     @classmethod
     def read(cls, path: Path, dimension: int) -> Surrogate:
-        surrogate = cls(dimension)
-        surrogate.load_state_dict(load_tensors(path, "the weights of a surrogate"))
+        weights = load_tensors(path, "the weights of a surrogate")
+        attention = sum(name.endswith(".states.weight") for name in weights)
+        surrogate = cls(dimension, len(weights["inputs.weight"]), attention)
+        surrogate.load_state_dict(weights)
         return surrogate.eval()
 
 
@@ -107,6 +120,37 @@ class _Block(nn.Module):
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         view = self.view(self.norm(hidden) * mask[..., None], mask)
         changed: Tensor = hidden + self.outer(functional.gelu(self.inner(view)))
+        return changed
+
+
+class _Attention(nn.Module):
+    """A transformer layer: each word looks at all words of the text."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.states = nn.Linear(width, 3 * width)
+        self.mixed = nn.Linear(width, width)
+        self.second = nn.LayerNorm(width)
+        self.inner = nn.Linear(width, 4 * width)
+        self.outer = nn.Linear(4 * width, width)
+        for last in (self.mixed, self.outer):
+            nn.init.zeros_(last.weight)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        q, k, v = self.states_of(hidden).movedim(-2, 1).unbind(-2)  # (B, heads, n, size) each
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None] > 0)
+        return self.finished(hidden, mixed.transpose(1, 2))
+
+    def states_of(self, hidden: Tensor) -> Tensor:
+        """Queries, keys and values (..., 3, heads, size) of hidden states (..., width)."""
+        states: Tensor = self.states(self.norm(hidden))
+        return states.unflatten(-1, (3, -1, _HEAD))
+
+    def finished(self, hidden: Tensor, mixed: Tensor) -> Tensor:
+        """The layer's output, from what attention gives (..., heads, size)."""
+        hidden = hidden + self.mixed(mixed.flatten(-2))
+        changed: Tensor = hidden + self.outer(functional.gelu(self.inner(self.second(hidden))))
         return changed
 
 
