@@ -145,7 +145,7 @@ class _Attention(nn.Module):
     def states_of(self, hidden: Tensor) -> Tensor:
         """Queries, keys and values (..., 3, heads, size) of hidden states (..., width)."""
         states: Tensor = self.states(self.norm(hidden))
-        return states.unflatten(-1, (3, -1, _HEAD))
+        return states.view(*states.shape[:-1], 3, -1, _HEAD)
 
     def finished(self, hidden: Tensor, mixed: Tensor) -> Tensor:
         """The layer's output, from what attention gives (..., heads, size)."""
