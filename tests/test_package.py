@@ -86,7 +86,8 @@ def test_wheel_and_sdist_name_version_and_licences(built: Built) -> None:
     metadata = Parser().parsestr(zipfile.ZipFile(built.wheel).read(f"{about}/METADATA").decode())
     assert (metadata["Name"], metadata["Version"]) == ("unembed", unembed.__version__)
     assert metadata["License-Expression"] == "Apache-2.0"
-    licences = {"LICENSE", *(f"unembed/attackers/{name}/ATTRIBUTION.md" for name in ("minilm", "me5_small_q4"))}
+    attackers = ("minilm", "minilm_large", "me5_small_q4")
+    licences = {"LICENSE", *(f"unembed/attackers/{name}/ATTRIBUTION.md" for name in attackers)}
     assert set(metadata.get_all("License-File")) == licences
     assert {f"{about}/licenses/{name}" for name in licences} <= names(built.wheel)
     with tarfile.open(built.sdist) as file:
