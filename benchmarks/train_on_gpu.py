@@ -261,8 +261,8 @@ def fit(
     from unembed.attacks.parts.optimizers import schedule
 
     rates = [group["lr"] for group in optimizer.param_groups]
-    step, began = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - began) < seconds:
+    step, began = 0, 0.0
+    while (elapsed := time.perf_counter() - began if step >= 4 else 0.0) < seconds:
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * schedule(elapsed / seconds, step, warmup)
         with torch.autocast(DEVICE.type, LOW, enabled=CUDA):

@@ -61,6 +61,7 @@ def test_each_option_has_a_line() -> None:
     assert unembed.list_attackers() == {
         "me5_small_q4": "geia, 9,959,360 parameters: reads vectors of embedder=me5_small_q4, dimension 384",
         "minilm": "geia, 8,687,040 parameters: reads vectors of embedder=minilm, dimension 384",
+        "minilm_large": "geia, 23,762,816 parameters: reads vectors of embedder=minilm, dimension 384",
     }
     with pytest.raises(AttributeError, match=r"no attribute 'lod'"):
         _ = unembed.lod  # type: ignore[attr-defined]
