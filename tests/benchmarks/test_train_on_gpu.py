@@ -12,7 +12,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from support.running_benchmarks import Benchmarks
-from unembed.attacks.parts.backbones import train_tokenizer
+from unembed.attacks.parts.backbones import load_tokenizer
 from unembed.attacks.parts.decoders import CausalDecoder
 from unembed.attacks.refine.lexicon.surrogate import Surrogate
 
@@ -37,8 +37,8 @@ def write_rows(script: Any, folder: Path, name: str, rows: list[list[int]]) -> A
 
 
 def test_a_packed_batch_has_the_loss_and_gradient_of_a_padded_one(script: Any, tmp_path: Path) -> None:
-    tokenizer = train_tokenizer(TEXTS, 300)
-    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    script.backbone().prepare(TEXTS, tmp_path, positions=40)
+    tokenizer = load_tokenizer(tmp_path)
     labels = [[*tokenizer(text)["input_ids"], tokenizer.eos_token_id] for text in TEXTS]
     rows = write_rows(script, tmp_path, "tokens", labels)
     torch.manual_seed(0)
