@@ -26,11 +26,17 @@ _SCORED = 32  # texts that are scored at a time: memory of this size is used aga
 class Writer:
     """The decoder of a generative attack, on any number of vectors and texts at a time.
 
-    ``read`` makes what the decoder reads of vectors (n, d); by default, they are read as they are.
+    ``read`` makes what the decoder reads of vectors (n, d); by default, they are read as they are. ``predict`` gives
+    unit vectors (n, d) of texts without a query, where the attack needs no trained surrogate for it.
     """
 
-    def __init__(self, attack: Callable[[], GenerativeAttack], read: Callable[[Tensor], Tensor] | None = None) -> None:
-        self._built = attack
+    def __init__(
+        self,
+        attack: Callable[[], GenerativeAttack],
+        read: Callable[[Tensor], Tensor] | None = None,
+        predict: Callable[[Sequence[str]], Tensor] | None = None,
+    ) -> None:
+        self._built, self.predict = attack, predict
         self._read = read or (lambda vectors: vectors)
 
     @property

@@ -142,6 +142,9 @@ class SentenceSearch(WordRefiner):
         return [population.fluencies[text] for population, text in texts]
 
     def _predicted(self, texts: Sequence[str], lexicon: Lexicon) -> Tensor:
+        assert self.writer is not None  # checked
+        if self.writer.predict is not None:
+            return self.writer.predict(texts)
         assert self.surrogate is not None  # loaded
         return self.surrogate.predict([Units.of(text).words for text in texts], lexicon.known_vectors)
 

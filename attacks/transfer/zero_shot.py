@@ -23,8 +23,11 @@ from typing import Any, Literal
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
+from torch.nn import functional
 
 from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.parts.writing import Writer
+from unembed.attacks.refine.lexicon.refiner import WordRefiner
 from unembed.attacks.refine.refining import FOUND, embedded
 from unembed.attacks.transfer.aligned import ABOUT, START, Paired
 from unembed.attacks.transfer.aligners import AffineMap, Known, LeaveOneOut, Map, gaussian, interpolated, whitening_of
@@ -35,6 +38,8 @@ from unembed.embedders.cache.cached import CachedEmbedder, Purpose
 KNOWN = "known.safetensors"  # among the artifacts
 WHITENING = 0.5  # power of the covariance; 0 and 1 read less
 NOISE = 0.1  # of the residual of one text, where 1 is the variance of residuals around a target
+TINY = 1e-6  # least distance to a text: that of the target itself is 0
+AT_ONCE = 256  # texts that the own encoder embeds at a time
 SEED = 0  # of the order of known pairs: the map has anchors among the first
 
 
@@ -54,6 +59,9 @@ class ZeroShot(Paired):
     ) -> None:
         super().__init__(**paired)
         self.aligner, self.rounds, self.texts, self.words = aligner, rounds, texts, words
+        for refiner in self.refiners.named.values():
+            if isinstance(refiner, WordRefiner):
+                refiner.surrogate_steps = 0  # the own encoder and a map predict vectors
 
     @property
     def decoded(self) -> int:
@@ -80,6 +88,10 @@ class ZeroShot(Paired):
         weight = whitening_of(vectors - center, WHITENING)
         self._white = AffineMap(weight, -center @ weight)
 
+    @property
+    def writer(self) -> Writer:
+        return Writer(lambda: self.decoder)
+
     def _leads_home(self, oracle: CachedEmbedder | None) -> bool:
         """No: refiners see whitened vectors, also of the decoder's own embedder."""
         return False
@@ -87,20 +99,28 @@ class ZeroShot(Paired):
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """The texts bought for each target, closest first; all of a batch are pairs for the next fit of the map."""
         assert oracle is not None  # checked
-        return self._search(targets, oracle)[0]
+        return [one.prediction() for one in self._search(targets, oracle)[0]]
 
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         self.check_refining(targets.vectors.shape[1], oracle)
         assert oracle is not None
-        predictions, known = self._search(targets, oracle)
+        found, known = self._search(targets, oracle)
+        predictions = [one.prediction() for one in found]
         if not self.refiners.named:
             return predictions
-        forth = self._again.fit(known.reversed()).plain if self.words == "mapped" else None
-        view = WhitenedEmbedder(oracle, self._white, self.encoder, forth)
-        white = self._white(targets.vectors).to(targets.vectors)
-        return self.refiners.refine(replace(targets, vectors=white), predictions, view)
+        forth, back = (self._again.fit(pairs).plain for pairs in (known.reversed(), known))
+        view = WhitenedEmbedder(oracle, self._white, self.encoder, forth, self.words == "bought")
+        white = self._white(targets.vectors)
+        places = torch.stack([one.places(back)[0] for one in found])
 
-    def _search(self, targets: Targets, oracle: CachedEmbedder) -> tuple[list[Prediction], Known]:
+        def own(whitened: Tensor) -> Tensor:
+            """Where in the own space the targets lie that a search gives by their direction in whitened coordinates."""
+            return places[(whitened.double() @ functional.normalize(white, dim=1).T).argmax(1)].to(whitened)
+
+        self.refiners.check(view.dimension, view, Writer(lambda: self.decoder, own, view.predict))
+        return self.refiners.refine(replace(targets, vectors=white.to(targets.vectors)), predictions, view)
+
+    def _search(self, targets: Targets, oracle: CachedEmbedder) -> tuple[list[Bought], Known]:
         vectors = targets.vectors.cpu().double()
         found = [Bought(target, white) for target, white in zip(vectors, self._white(vectors), strict=True)]
         known, wanted = self._known, [start[None] for start in self._maps[START](vectors)]
@@ -110,7 +130,7 @@ class ZeroShot(Paired):
             if number < self.rounds:
                 back = self._again.fit(known).plain
                 wanted = [one.aims(back) for one in found]
-        return [one.prediction() for one in found], known
+        return found, known
 
     def _buy(self, targets: Targets, found: list[Bought], wanted: list[Tensor], oracle: CachedEmbedder) -> None:
         """Write texts for the vectors (w, k) that are wanted of each target, and embed those that are new to it."""
@@ -166,17 +186,22 @@ class Bought:
             self.cosines[text] = float(torch.cosine_similarity(white(victim[None])[0], self.white, dim=0))
 
     def aims(self, back: Map) -> Tensor:
-        """Two vectors of the own space to decode next, (2, k); none where the text was found or a limit reached.
-
-        The map errs on the texts nearby as it errs on the target. To what it gives for the target is added its error on
-        the closest text, and a mean of its errors on all of them: a kernel regression as wide as the target is far.
-        """
-        pairs = [pair for text in self.cosines if (pair := self.texts[text]) is not None]
-        if len(pairs) < len(self.texts) or not pairs or max(self.cosines.values()) > FOUND:
+        """Two vectors of the own space to decode next, (2, k); none where the text was found or a limit reached."""
+        if None in self.texts.values() or not self.cosines or max(self.cosines.values()) > FOUND:
             return torch.empty(0, back.dimensions[1], dtype=torch.float64)
+        return self.places(back)
+
+    def places(self, back: Map) -> Tensor:
+        """Where in the own space the target may lie, (2, k); (1, k) while no text has a vector.
+
+        The map errs on the texts nearby as it errs on the target. To what it gives for the target is added a mean of
+        its errors on all texts, a kernel regression as wide as the target is far, and its error on the closest text.
+        """
+        pairs = [pair for pair in self.texts.values() if pair is not None]
+        if not pairs:
+            return back(self.target[None])
         victim, own = (torch.stack(side) for side in zip(*pairs, strict=True))
-        errors = own - back(victim)
-        return back(self.target[None]) + local(self.target, victim, errors)
+        return back(self.target[None]) + local(self.target, victim, own - back(victim))
 
     def prediction(self) -> Prediction:
         ordered = sorted(self.cosines, key=lambda text: -self.cosines[text])
@@ -185,8 +210,8 @@ class Bought:
 
 
 def local(target: Tensor, vectors: Tensor, errors: Tensor) -> Tensor:
-    """The error (k,) at the closest of ``vectors`` (n, d), then a mean of all ``errors`` (n, k): (2, k)."""
-    scale = torch.cdist(target[None], vectors)[0].min() * 2**0.5
+    """A mean of all ``errors`` (n, k) at ``vectors`` (n, d), then the error at the closest of them: (2, k)."""
+    scale = torch.cdist(target[None], vectors)[0].min().clamp_min(TINY) * 2**0.5
     here, there = target[None] / scale, vectors / scale
     mean = interpolated(here, there, errors, NOISE)
     nearest = errors[gaussian(here, there)[0].argmax()]
@@ -200,11 +225,15 @@ class WhitenedEmbedder(CachedEmbedder):
         behind: The victim's.
         white: To whitened coordinates.
         encoder: The attacker's own; its tokenizer has the words of the lexicon.
-        forth: From the own space to the victim's, for the purpose ``lexicon``; None: words are bought.
+        forth: From the own space to the victim's.
+        words_bought: Whether the victim embeds single words (purpose ``lexicon``), too; else they are mapped.
     """
 
-    def __init__(self, behind: CachedEmbedder, white: Map, encoder: CachedEmbedder, forth: Map | None) -> None:
+    def __init__(
+        self, behind: CachedEmbedder, white: Map, encoder: CachedEmbedder, forth: Map, words_bought: bool = False
+    ) -> None:
         self._behind, self._white, self._encoder, self._forth = behind, white, encoder, forth
+        self._words_bought = words_bought
         self.embedder, self.queries = encoder.embedder, behind.queries
 
     @property
@@ -213,12 +242,18 @@ class WhitenedEmbedder(CachedEmbedder):
 
     def embed(self, texts: Sequence[str], purpose: Purpose = "attack") -> Tensor:
         """See CachedEmbedder."""
-        if purpose == "lexicon" and self._forth is not None:
+        if purpose == "lexicon" and not self._words_bought:
             return self._white(self._forth(self._encoder.embed(texts, purpose))).float()
         try:
             return self._white(self._behind.embed(texts, purpose)).float()
         except QueryLimitError as error:
             raise QueryLimitError(str(error), error.done, self._white(error.vectors).float()) from error
+
+    def predict(self, texts: Sequence[str]) -> Tensor:
+        """Unit vectors of texts, (n, d), by the own encoder and the map: nothing is bought, nor kept in the cache."""
+        parts = [self.embedder.embed(texts[begin : begin + AT_ONCE]) for begin in range(0, len(texts), AT_ONCE)]
+        own = torch.cat([torch.empty(0, self._encoder.dimension), *parts])
+        return functional.normalize(self._white(self._forth(own)).float(), dim=1)
 
 
 def write_known(path: Path, known: Known) -> None:

@@ -69,6 +69,20 @@ def test_words_of_the_lexicon_are_mapped_or_bought(base: Path, monkeypatch: pyte
     assert found["cosine"] > metrics_of(attacked(base, f"{words}-alone", *FEW, "attack/refine=[]"))["cosine"]
 
 
+def test_sentences_are_searched_with_what_the_map_predicts(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = asked_of_victim(monkeypatch)
+    key = "attack.refine.sentences"
+    search = ["attack/refine=[sentences]", f"{key}.max_queries=20", f"{key}.numbers=7", f"{key}.samples=8"]
+    run = attacked(base, "sentences", *FEW, *search)
+    found = metrics_of(run)
+    assert found["queries"] <= 20 * found["examples"]
+    assert not {text for text in asked if text in ("oslo", "6")}  # words are mapped
+    assert found["cosine"] > metrics_of(attacked(base, "sentences-alone", *FEW, "attack/refine=[]"))["cosine"] + 0.01
+    assert not [*(run / layout.ARTIFACTS).glob("refine/*/surrogate*")]
+    again = Place(base, base / "data.jsonl", SHORT, VICTIM).evaluate(run, "sentences-again")
+    assert (again / layout.PREDICTIONS).read_bytes() == (run / layout.PREDICTIONS).read_bytes()
+
+
 def test_fitting_again_reads_more_from_few_bought_texts(base: Path) -> None:
     once, again = (
         metrics_of(attacked(base, f"rounds{rounds}", f"attack.rounds={rounds}", "datamodule.limit_train=8",
@@ -142,8 +156,11 @@ def test_what_was_bought_for_a_target() -> None:
 
 def test_nothing_is_bought_for_a_text_that_was_found() -> None:
     one = Bought(torch.tensor([1.0, 0]).double(), torch.tensor([0.5, 0]).double())
-    one.receive("it", torch.tensor([2.0, 0]), torch.zeros(2).double(), HALF)
+    one.receive("near", torch.tensor([1.0, 1]), torch.ones(2).double(), HALF)
+    one.receive("it", torch.tensor([1.0, 0]), torch.tensor([3.0, 4]).double(), HALF)
     assert one.aims(HALF).shape == (0, 2)
+    # It lies where its text does, but for the noise that a mean takes every text to have: .1 of its error of (2.5, 4).
+    assert one.places(HALF)[0].tolist() == pytest.approx([0.5 + 2.5 / 1.1, 4 / 1.1])
 
 
 def test_refiners_see_whitened_vectors_and_a_limit(tmp_path: Path) -> None:
@@ -151,8 +168,9 @@ def test_refiners_see_whitened_vectors_and_a_limit(tmp_path: Path) -> None:
     forth = AffineMap(torch.ones(LettersAndSigns.dimension, Rotated.dimension).double(), torch.zeros(1).double())
     own, victim = (CachedEmbedder(one, tmp_path) for one in (LettersAndSigns(), Rotated()))
     view = WhitenedEmbedder(victim, half, own, forth)
+    mapped = LettersAndSigns().embed(["ada"]).sum() / 2 * torch.ones(1, 48)
     assert torch.allclose(view.embed(["ada"]), Rotated().embed(["ada"]) / 2)
-    assert torch.allclose(
-        view.embed(["ada"], "lexicon"), LettersAndSigns().embed(["ada"]).sum() / 2 * torch.ones(1, 48)
-    )
+    assert torch.allclose(view.embed(["ada"], "lexicon"), mapped)
+    assert torch.allclose(view.predict(["ada"]), mapped / mapped.norm())
+    assert view.predict([]).shape == (0, 48)
     assert view.queries.asked == {"attack": 1, "lexicon": 0, "training": 0, "scoring": 0}

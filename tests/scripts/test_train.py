@@ -478,7 +478,7 @@ def test_vectors_test_callbacks_texts_are_read_back_alike(
 def test_ranks_and_kills_change_nothing_of_an_inversion(
     trained: Path, targets: NDArray[np.float32], scripts: Scripts, tmp_path: Path
 ) -> None:
-    np.save(tmp_path / "mine.npy", np.tile(targets, (8, 1)).astype(np.float16))
+    np.save(tmp_path / "mine.npy", np.tile(targets, (4, 1)).astype(np.float16))
     command = [f"run={trained}", f"vectors={tmp_path / 'mine.npy'}", "batch_size=2", "trust_vectors=true"]
 
     def ranks(output: Path) -> list[Script]:
