@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,15 +26,19 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 from torch.nn import functional
 
+from unembed.attacks.finished import COPY
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.parts.writing import Writer
-from unembed.attacks.refine.lexicon.refiner import WordRefiner
-from unembed.attacks.refine.refining import FOUND, embedded
+from unembed.attacks.refine.lexicon.language import Units
+from unembed.attacks.refine.lexicon.refiner import SURROGATES, WordRefiner
+from unembed.attacks.refine.lexicon.surrogate import Surrogate
+from unembed.attacks.refine.refining import FOLDER, FOUND, embedded
 from unembed.attacks.transfer.aligned import ABOUT, START, Paired
 from unembed.attacks.transfer.aligners import AffineMap, Known, LeaveOneOut, Map, gaussian, interpolated, whitening_of
 from unembed.core.atomic_files import read_json, write_file
 from unembed.embedders.base import QueryLimitError
 from unembed.embedders.cache.cached import CachedEmbedder, Purpose
+from unembed.runs.layout import ARTIFACTS
 
 KNOWN = "known.safetensors"  # among the artifacts
 WHITENING = 0.5  # power of the covariance; 0 and 1 read less
@@ -92,6 +97,12 @@ class ZeroShot(Paired):
     def writer(self) -> Writer:
         return Writer(lambda: self.decoder)
 
+    @cached_property
+    def _surrogate(self) -> Surrogate | None:
+        """That of the decoder's run: it predicts vectors of the own space in a small part of the encoder's time."""
+        stored = (self.artifacts / COPY / ARTIFACTS / FOLDER).glob(f"*/{SURROGATES}")
+        return next((Surrogate.read(path, self.encoder.dimension) for path in sorted(stored)), None)
+
     def _leads_home(self, oracle: CachedEmbedder | None) -> bool:
         """No: refiners see whitened vectors, also of the decoder's own embedder."""
         return False
@@ -109,7 +120,8 @@ class ZeroShot(Paired):
         if not self.refiners.named:
             return predictions
         forth, back = (self._again.fit(pairs).plain for pairs in (known.reversed(), known))
-        view = WhitenedEmbedder(oracle, self._white, self.encoder, forth, self.words == "bought")
+        bought = self.words == "bought"
+        view = WhitenedEmbedder(oracle, self._white, self.encoder, forth, bought, self._surrogate)
         white = self._white(targets.vectors)
         places = torch.stack([one.places(back)[0] for one in found])
 
@@ -227,13 +239,20 @@ class WhitenedEmbedder(CachedEmbedder):
         encoder: The attacker's own; its tokenizer has the words of the lexicon.
         forth: From the own space to the victim's.
         words_bought: Whether the victim embeds single words (purpose ``lexicon``), too; else they are mapped.
+        surrogate: Of the own encoder; None: that itself predicts vectors.
     """
 
     def __init__(
-        self, behind: CachedEmbedder, white: Map, encoder: CachedEmbedder, forth: Map, words_bought: bool = False
+        self,
+        behind: CachedEmbedder,
+        white: Map,
+        encoder: CachedEmbedder,
+        forth: Map,
+        words_bought: bool = False,
+        surrogate: Surrogate | None = None,
     ) -> None:
         self._behind, self._white, self._encoder, self._forth = behind, white, encoder, forth
-        self._words_bought = words_bought
+        self._words_bought, self._surrogate = words_bought, surrogate
         self.embedder, self.queries = encoder.embedder, behind.queries
 
     @property
@@ -250,10 +269,16 @@ class WhitenedEmbedder(CachedEmbedder):
             raise QueryLimitError(str(error), error.done, self._white(error.vectors).float()) from error
 
     def predict(self, texts: Sequence[str]) -> Tensor:
-        """Unit vectors of texts, (n, d), by the own encoder and the map: nothing is bought, nor kept in the cache."""
-        parts = [self.embedder.embed(texts[begin : begin + AT_ONCE]) for begin in range(0, len(texts), AT_ONCE)]
-        own = torch.cat([torch.empty(0, self._encoder.dimension), *parts])
+        """Unit vectors of texts, (n, d), in whitened coordinates, for nothing: those of the own space, mapped."""
+        if self._surrogate is not None:
+            own = self._surrogate.predict([Units.of(text).words for text in texts], self._own_words)
+        else:
+            parts = [self.embedder.embed(texts[begin : begin + AT_ONCE]) for begin in range(0, len(texts), AT_ONCE)]
+            own = torch.cat([torch.empty(0, self._encoder.dimension), *parts])
         return functional.normalize(self._white(self._forth(own)).float(), dim=1)
+
+    def _own_words(self, words: Sequence[str]) -> Tensor:
+        return functional.normalize(self._encoder.embed(words, "lexicon"), dim=1)
 
 
 def write_known(path: Path, known: Known) -> None:

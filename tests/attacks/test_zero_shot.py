@@ -13,6 +13,7 @@ from support.letters import LettersAndSigns, Rotated
 from support.own_space import DECODER, OWN, SHORT, TEXTS, VICTIM
 from support.places import Place
 from unembed import launch
+from unembed.attacks.refine.lexicon.surrogate import Surrogate
 from unembed.attacks.transfer.aligners import AffineMap
 from unembed.attacks.transfer.zero_shot import Bought, WhitenedEmbedder, local
 from unembed.commands import invert
@@ -173,4 +174,9 @@ def test_refiners_see_whitened_vectors_and_a_limit(tmp_path: Path) -> None:
     assert torch.allclose(view.embed(["ada"], "lexicon"), mapped)
     assert torch.allclose(view.predict(["ada"]), mapped / mapped.norm())
     assert view.predict([]).shape == (0, 48)
+    surrogate = Surrogate(LettersAndSigns.dimension).eval()
+    quick = WhitenedEmbedder(victim, half, own, forth, surrogate=surrogate)
+    word = torch.nn.functional.normalize(LettersAndSigns().embed(["ada"]), dim=1)
+    expected = half(forth(surrogate.predict([("ada",)], lambda words: word.expand(len(words), -1)))).float()
+    assert torch.allclose(quick.predict(["ada"]), expected / expected.norm(), atol=1e-6)
     assert view.queries.asked == {"attack": 1, "lexicon": 0, "training": 0, "scoring": 0}
