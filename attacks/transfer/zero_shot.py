@@ -7,7 +7,7 @@ target --map fitted to bought texts--> own space --decoder--> ten texts --API-->
 
 Two kinds of texts are bought: public ones once (the training texts), and those that are written for a target. A
 text that is written is a known pair close to the target, as in Zero2Text (arXiv 2602.01757), whose attacker begins
-with none. At last, refiners change words of the closest texts.
+with none. At last, refiners change the closest texts; what a change does to a vector is predicted in the own space.
 
 The victim's vectors are compared in whitened coordinates, since those of many embedders lie in a narrow cone, and their
 cosines would only compare the few coordinates of most variance.
