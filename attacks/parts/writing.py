@@ -30,6 +30,8 @@ class Writer:
     unit vectors (n, d) of texts without a query, where the attack needs no trained surrogate for it.
     """
 
+    predict: Callable[[Sequence[str]], Tensor] | None = None
+
     def __init__(
         self,
         attack: Callable[[], GenerativeAttack],
