@@ -30,8 +30,6 @@ class Writer:
     unit vectors (n, d) of texts without a query, where the attack needs no trained surrogate for it.
     """
 
-    predict: Callable[[Sequence[str]], Tensor] | None = None
-
     def __init__(
         self,
         attack: Callable[[], GenerativeAttack],

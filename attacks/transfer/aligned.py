@@ -135,13 +135,16 @@ class Aligned(FrozenDecoder):
         super().prepare((), artifacts)
         write_maps(artifacts / MAPS, maps)
         write_json(artifacts / ABOUT, about)
-        stored = (artifacts / COPY / ARTIFACTS / FOLDER).glob(f"*/{SURROGATES}")
-        for surrogate in stored if self._leads_home(self.oracle) else ():
+        for surrogate in self.surrogates(artifacts) if self._leads_home(self.oracle) else ():
             own = artifacts / FOLDER / surrogate.parent.name
             own.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(surrogate, own / surrogate.name)
         numbers = (f"{name} {value:.4g}" for name, value in about.items() if not isinstance(value, str))
         rank_zero_info(f"{fitted}: {', '.join(numbers)}")
+
+    def surrogates(self, artifacts: Path) -> list[Path]:
+        """The files of the surrogates that the copied run has for its refiners."""
+        return sorted((artifacts / COPY / ARTIFACTS / FOLDER).glob(f"*/{SURROGATES}"))
 
     def build(self, dimension: int) -> None:
         path = self.artifacts / MAPS

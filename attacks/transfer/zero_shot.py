@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,19 +26,17 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 from torch.nn import functional
 
-from unembed.attacks.finished import COPY
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.parts.writing import Writer
 from unembed.attacks.refine.lexicon.language import Units
-from unembed.attacks.refine.lexicon.refiner import SURROGATES, WordRefiner
+from unembed.attacks.refine.lexicon.refiner import WordRefiner
 from unembed.attacks.refine.lexicon.surrogate import Surrogate
-from unembed.attacks.refine.refining import FOLDER, FOUND, embedded
+from unembed.attacks.refine.refining import FOUND, embedded
 from unembed.attacks.transfer.aligned import ABOUT, START, Paired
 from unembed.attacks.transfer.aligners import AffineMap, Known, LeaveOneOut, Map, gaussian, interpolated, whitening_of
 from unembed.core.atomic_files import read_json, write_file
 from unembed.embedders.base import QueryLimitError
 from unembed.embedders.cache.cached import CachedEmbedder, Purpose
-from unembed.runs.layout import ARTIFACTS
 
 KNOWN = "known.safetensors"  # among the artifacts
 WHITENING = 0.5  # power of the covariance; 0 and 1 read less
@@ -100,8 +98,8 @@ class ZeroShot(Paired):
     @cached_property
     def _surrogate(self) -> Surrogate | None:
         """That of the decoder's run: it predicts vectors of the own space in a small part of the encoder's time."""
-        stored = (self.artifacts / COPY / ARTIFACTS / FOLDER).glob(f"*/{SURROGATES}")
-        return next((Surrogate.read(path, self.encoder.dimension) for path in sorted(stored)), None)
+        stored = self.surrogates(self.artifacts)
+        return Surrogate.read(stored[0], self.encoder.dimension) if stored else None
 
     def _leads_home(self, oracle: CachedEmbedder | None) -> bool:
         """No: refiners see whitened vectors, also of the decoder's own embedder."""
@@ -119,15 +117,20 @@ class ZeroShot(Paired):
         predictions = [one.prediction() for one in found]
         if not self.refiners.named:
             return predictions
-        forth, back = (self._again.fit(pairs).plain for pairs in (known.reversed(), known))
+        forth = self._again.fit(known.reversed()).plain
         bought = self.words == "bought"
         view = WhitenedEmbedder(oracle, self._white, self.encoder, forth, bought, self._surrogate)
         white = self._white(targets.vectors)
-        places = torch.stack([one.places(back)[0] for one in found])
+        directions = functional.normalize(white, dim=1)
+
+        @cache  # most refiners never ask
+        def places() -> Tensor:
+            back = self._again.fit(known).plain
+            return torch.stack([one.places(back)[0] for one in found])
 
         def own(whitened: Tensor) -> Tensor:
             """Where in the own space the targets lie that a search gives by their direction in whitened coordinates."""
-            return places[(whitened.double() @ functional.normalize(white, dim=1).T).argmax(1)].to(whitened)
+            return places()[(whitened.double() @ directions.T).argmax(1)].to(whitened)
 
         self.refiners.check(view.dimension, view, Writer(lambda: self.decoder, own, view.predict))
         return self.refiners.refine(replace(targets, vectors=white.to(targets.vectors)), predictions, view)

@@ -33,6 +33,7 @@ class Fragments(Writer):
     """Goes on with a word of the training text, and finds short texts more probable."""
 
     def __init__(self) -> None:
+        self.predict = None
         self.words = sorted({word for text in TEXTS for word in text.split()})
 
     def write_on(
