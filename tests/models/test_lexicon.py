@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.lexicon import refiner, words
+from unembed.attacks.parts.writing import Writer
+from unembed.attacks.refine.lexicon import moves, refiner, words
 from unembed.attacks.refine.lexicon.language import PIECE, Language, Units
 from unembed.attacks.refine.lexicon.search import LexiconSearch
 from unembed.attacks.refine.lexicon.words import continuations, merged, read_words
@@ -69,11 +70,13 @@ def refined(
     pairs: Sequence[tuple[str, str]],
     embedder: Words | MiniLM | None = None,
     texts: Sequence[str] = TEXTS,
+    decoder: Writer | None = None,
     **settings: object,
 ) -> tuple[list[Prediction], CachedEmbedder]:
     """Search for each (true text, prediction) with a lexicon of ``texts``."""
     embedder = embedder or Words()
     search = LexiconSearch(**settings)  # type: ignore[arg-type]
+    search.writer = decoder
     folder = tmp_path / "artifacts"
     folder.mkdir(parents=True, exist_ok=True)
     search.prepare(texts, folder, None)
@@ -197,6 +200,62 @@ def test_minilm_says_how_a_name_that_no_list_has_is_spelt(tmp_path: Path, monkey
     found, oracle = refined(tmp_path, pairs, MiniLM(), texts=TRIPS, numbers=0)
     assert [one.candidates[0] for one in found] == [true for true, _ in pairs]
     assert oracle.queries.asked["attack"] < 40 * len(pairs)
+
+
+@pytest.mark.parametrize(
+    ("name", "guess", "most"), [("Feyzin", "Cleo", 4), ("Hitesh", "Hitsesh", 3), ("Outi", "Outsi", 3)]
+)
+def test_a_word_and_a_piece_are_tried_at_once_and_parts_that_are_nearly_the_same_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, guess: str, most: int
+) -> None:
+    known = ["fey", "hit", "hits", "out", "outs", "mac", "no", "go", "in", "bill"]
+    ends = {PIECE + end: f"za{end}" for end in ("zin", "esh", "i", "a", "son", "ing")}
+    monkeypatch.setattr(words, "embedder_words", lambda embedder: known)
+    monkeypatch.setattr(refiner, "continuations", lambda embedder: ends)
+    monkeypatch.setattr(moves, "_NEAREST", 3)  # a large lexicon has many entries that point along the residual
+    pair = (FRAME.format(name, "Oslo"), FRAME.format(guess, "Oslo"))
+    (found,), _ = refined(tmp_path, [pair], MiniLM(), texts=TRIPS, numbers=0, max_queries=most)
+    assert found.candidates[0] == pair[0]
+
+
+class Decoder(Writer):
+    """A text is the more probable, the more of the words of ``text`` it has in their places."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(lambda: pytest.fail("only log probabilities are asked for"))
+        self.text = text
+
+    def log_probabilities(self, vectors: Tensor, texts: Sequence[str]) -> Tensor:
+        pairs = [zip_longest(self.text.split(), text.split()) for text in texts]
+        return torch.tensor([-20.0 * sum(own != other for own, other in pair) for pair in pairs])
+
+
+def test_of_texts_that_are_about_as_close_the_one_that_the_decoder_expects_stands_first(tmp_path: Path) -> None:
+    true, other = (
+        "Ada went to Oslo on Monday, and Bob stayed in Lima.",
+        "Ada went Oslo to on Monday, and Bob stayed Lima.",
+    )
+    close = "Ada went to Oslo on Monday, and Bob stayed in in Lima."
+    for fluency, first in ((0.0, close), (6e-3, other)):
+        search = LexiconSearch(max_queries=2, fluency=fluency)
+        search.writer = Decoder(other)
+        search.prepare(TEXTS, tmp_path, None)
+        search.load(tmp_path, Words.dimension)
+        targets = Targets(Words().embed([true]), torch.arange(1))
+        oracle = CachedEmbedder(Words(), tmp_path / "cache")
+        (found,) = search.refine(targets, [Prediction((other, close))], oracle)
+        assert found.candidates[0] == first
+
+
+def test_the_decoder_chooses_capital_letters_where_the_training_text_has_both(tmp_path: Path) -> None:
+    texts = ["Ada met Rose May in May.", "Bob may come, and the rose is red.", "The Rose and the May Fund paid Ada."]
+    true = "In may the rose may be red, and Ada met May Rose."
+    written = refined(tmp_path, [(true, true.lower())], texts=texts)[0][0].candidates[0]
+    assert written.lower() == true.lower()
+    assert written != true
+    (found,), oracle = refined(tmp_path, [(true, true.lower())], texts=texts, decoder=Decoder(true))
+    assert found.candidates[0] == "In may the rose may be red, and Ada met May Rose."
+    assert oracle.queries.asked["attack"] == 2
 
 
 def test_a_piece_stands_behind_an_unknown_word_rather_than_behind_a_number_or_a_usual_one() -> None:

@@ -14,9 +14,9 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -168,6 +168,13 @@ class Writing:
             preferred = usual.get(words[place]) if _kind(words[place]) == "<mark>" else None
             gaps.append(self.gap(words[place - 1], words[place], preferred) if place else units.gaps[0])
         return Units(tuple(surfaces), tuple(gaps), units.tail)
+
+    def alternatives(self, units: Units) -> Iterator[Units]:
+        """The units with one word in another form that the texts have of it inside a sentence."""
+        for place, word in enumerate(units.words):
+            for form in sorted(self.counts.get(f"form {word}", {})):
+                if form != units.surfaces[place] and not units.initial(place):
+                    yield replace(units, surfaces=(*units.surfaces[:place], form, *units.surfaces[place + 1 :]))
 
     def inside(self, word: str) -> bool:
         """Whether a lower-case word was seen inside a sentence, where its capital letters are its own."""

@@ -33,8 +33,10 @@ _SUBSTITUTES, _SIBLINGS, _ENTRIES, _PLACES = 180, 6, 8, 4
 _ORDERS, _USUAL, _FREQUENT = 60, 60, 40  # moves of a kind at the most; usual words of a place, too
 # Cosine that one nat of log probability is worth: of other forms and shorter texts, of usual words, of any word.
 _FLUENCY, _USUAL_FLUENCY, _WORD_FLUENCY = 0.05, 0.02, 0.01
+_PAIRED, _PAIRS = 128, 40  # words, and pieces, that are paired; pairs at the most
+_FAR = 0.95  # cosine up to which a word and a piece are tried at once
 _NEAR_ORDER, _NEAR = 0.8, 0.9  # cosine from which word order, and small differences, are looked at
-_FIRST, _THEN = "sspss", "ccddiiooppssnf"  # in which order kinds of moves are tried
+_FIRST, _THEN = "wsqqspss", "wwccddiiooqppssnf"  # in which order kinds of moves are tried
 _MOST = 120  # changes of a text
 _LEAST = 1e-4
 
@@ -69,7 +71,7 @@ class Proposals:
     """
 
     def __init__(self, units: Units, vector: Tensor, target: Tensor, along: Tensor, lexicon: Lexicon) -> None:
-        self.units, self.lexicon, self.language = units, lexicon, lexicon.language
+        self.units, self.vector, self.lexicon, self.language = units, vector, lexicon, lexicon.language
         self.cosine = float(target @ vector)
         self.residual = target - vector
         self.length = self.residual.norm().clamp_min(_LEAST)
@@ -86,6 +88,7 @@ class Proposals:
         substitution[words[:, None] & pieces[None]] = -1.0  # a piece is added to a word, it stands for none
         insertion = (along - self.here) / distance(entries @ vector) / self.length
         self._removal = ((self.here - self.own) / distance(self.old @ vector) / self.length).tolist()
+        self._pairs = self._best_pairs(rows, along) if self.cosine < _FAR else []
         # Kept is what is left of the matrices, (score, place, entry): many texts wait at the same time. In the order of
         # place and entry, so that equal scores (a word that stands twice) do not depend on the last bits of a vector.
         count = len(rows)
@@ -111,6 +114,10 @@ class Proposals:
             "s": _best(self.substitutes), "p": _best(lambda: self.insertions(self._continuations)),
             "d": _best(self.removals), "i": _best(lambda: self.insertions(self._insertions)),
         }  # fmt: skip
+        if any(map(is_piece, self.units.words)):
+            kinds |= {"w": _best(self.spellings)}
+        if self._pairs:
+            kinds |= {"q": _best(self.pairs)}
         if self.cosine > _NEAR_ORDER:
             kinds |= {"o": self.orders()}
         if self.cosine > _NEAR:
@@ -134,6 +141,37 @@ class Proposals:
             fluency = self.gain(place, place + 1, self.lexicon.words(row))
             yield Move(score + _WORD_FLUENCY * fluency, partial(self._replaced, place, entry))
 
+    def _best_pairs(self, rows: Tensor, along: Tensor) -> list[tuple[float, int, int, int]]:
+        """Score, place, word and piece of the pairs that fit best in place of a word.
+
+        ``rows`` are entries, ``along`` their products with the residual.
+        """
+        places = [place for place, word in enumerate(self.units.words) if not is_piece(word)]
+        pieces = self.lexicon.pieces[rows]
+        chosen = [kind[_largest(along[kind], _PAIRED)] for kind in ((~pieces).nonzero()[:, 0], pieces.nonzero()[:, 0])]
+        count = len(chosen[1])
+        if not places or not count:
+            return []
+        (word, piece), old, text = (self.lexicon.vectors[rows[own]] for own in chosen), self.old[places], self.vector
+        # The step w - o + p - t of unit vectors: word w and piece p in place of the old word o in the text t.
+        products = (word @ piece.T)[None] - (old @ word.T)[:, :, None] - (old @ piece.T)[:, None]
+        products = products + (old @ text)[:, None, None] - (word @ text)[:, None] - piece @ text
+        step = (4 + 2 * products).clamp_min(_LEAST).sqrt()
+        gained = along[chosen[0]][:, None] + along[chosen[1]] - self.here - self.own[places][:, None, None]
+        scores = step_fit(gained, step, self.length, len(self.units)).flatten()
+        best, found = _largest(scores, _PAIRS), []
+        for score, flat in zip(scores[best].tolist(), best.tolist(), strict=True):
+            (place, first), second = divmod(flat // count, len(chosen[0])), flat % count
+            found.append((score, places[place], int(rows[chosen[0][first]]), int(rows[chosen[1][second]])))
+        return found
+
+    def pairs(self) -> Iterable[Move]:
+        """A word and a piece that continues it in place of a word."""
+        for score, place, word, piece in self._pairs:
+            entry = self.lexicon.entries[word] + self.lexicon.entries[piece]
+            fluency = self.gain(place, place + 1, (*self.lexicon.words(word), *self.lexicon.words(piece)))
+            yield Move(score + _WORD_FLUENCY * fluency, partial(self._replaced, place, entry))
+
     def siblings(self) -> Iterable[Move]:
         """Replacements by words that are nearly the same to the embedder: another form of the word."""
         for score, place, row in self._siblings:
@@ -141,6 +179,22 @@ class Proposals:
             if words != (self.units.words[place],):
                 fluency = self.gain(place, place + 1, words)
                 yield Move(score + _FLUENCY * fluency, partial(self._replaced, place, entry))
+
+    def spellings(self) -> Iterable[Move]:
+        """Replacements of the parts of spelt words by parts that are nearly the same to the embedder.
+
+        They need not point along the residual: what is left between "outs" and "out" is smaller than both.
+        """
+        words = self.units.words
+        for place, (word, right) in enumerate(pairwise((*words, ""))):
+            if is_piece(word) or is_piece(right):
+                rows = [row for row in self.lexicon.nearest(word) if self.lexicon.words(row) != (word,)]
+                rows = [row for row in rows if is_piece(self.lexicon.entries[row]) == is_piece(word)]
+                new = self.lexicon.vectors[rows]
+                steps = distance(new @ self.old[place])
+                scores = step_fit(new @ self.residual - self.own[place], steps, self.length, len(words))
+                for score, row in zip(scores.tolist(), rows, strict=True):
+                    yield Move(score, partial(self._replaced, place, self.lexicon.entries[row]))
 
     def usual(self) -> Iterable[Move]:
         """Replacements by words that training has between these neighbours: another weekday, ``an`` for ``a``."""

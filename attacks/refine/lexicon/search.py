@@ -7,21 +7,22 @@
     "Ada went to Rome."  ->  "Ada went to Oslo."   where that lies nearer to the target
 
 Changes are predicted from the embedder's vectors of single words (moves.py). So the search can find words that are not
-in the attack's training texts, if they are in the lexicon. Nothing is trained, unless surrogate_steps ask for it
-(surrogate.py).
+in the attack's training texts, if they are in the lexicon. Where the attack has a decoder, a text counts by its cosine
+and its log probability. Nothing is trained, unless surrogate_steps ask for it (surrogate.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import torch
-from pydantic import PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.lexicon.language import Language, Units
+from unembed.attacks.refine.lexicon.language import Units
 from unembed.attacks.refine.lexicon.moves import proposals
 from unembed.attacks.refine.lexicon.refiner import WordRefiner
 from unembed.attacks.refine.lexicon.surrogate import Surrogate
@@ -38,13 +39,15 @@ class LexiconSearch(WordRefiner):
     """Changes the words of a prediction until its vector is the target's.
 
     Each round embeds the ``moves`` most promising changes of each of the ``beam`` best texts of a target. The search
-    ends when a text has the target's vector, no changes are left, or the queries are used up.
+    ends when a text has the target's vector, no changes are left, or the queries are used up. ``fluency`` is the cosine
+    that a nat of the decoder's log probability is worth.
     """
 
     max_queries: PositiveInt = 100
     beam: PositiveInt = 2
     moves: PositiveInt = 1
     proposals: PositiveInt = 5
+    fluency: NonNegativeFloat = 6e-4
 
     def _starts(self, target: Tensor, prediction: Prediction, lexicon: Lexicon) -> list[Units]:
         """The candidates that have words; of none, the entries closest to the target."""
@@ -66,23 +69,64 @@ class LexiconSearch(WordRefiner):
             found = embedded([str(units) for search in active for units in search.pending], oracle)
             for search in active:
                 search.receive(found)
+            self._judge([search for search in active if not search.found])
+            self._write([search for search in active if search.found and not search.writing])
             while active:
                 unknown = [(search, text) for search in active for text in search.beam() if text.changes is None]
                 _propose(unknown, lexicon, self.surrogate)
                 for search in active:
-                    search.choose(self.language)
+                    search.choose()
                 # Where nothing is left of the closest texts, the next ones are changed.
                 active = [search for search in active if not search.pending and search.beam()]
         return [search.result(one) for search, one in zip(searches, predictions, strict=True)]
 
+    def _judge(self, searches: Sequence[_Search]) -> None:
+        """Order the texts of each search by their values, as far as the first places depend on them."""
+        if self.writer is None or not self.fluency:
+            return
+        while new := [(search, text) for search in searches for text in search.leading() if text.value is None]:
+            found = self._log_probabilities([(search, text.units) for search, text in new])
+            for (_, text), log_p in zip(new, found, strict=True):
+                text.value = round(text.cosine + self.fluency * log_p, _EQUAL)
+            for search in searches:
+                search.sort()
 
-@dataclass(slots=True)
+    def _write(self, searches: Sequence[_Search]) -> None:
+        """Write found texts as the training text would, with the capital letters that the decoder finds most likely."""
+        written = [self.language.writing.written(search.texts[0].units, like=search.first) for search in searches]
+        changed = list(range(len(written))) if self.writer is not None else []
+        while changed:
+            forms = {row: [*self.language.writing.alternatives(written[row])] for row in changed}
+            groups = [(row, [written[row], *others]) for row, others in forms.items() if others]
+            found = iter(self._log_probabilities([(searches[row], units) for row, group in groups for units in group]))
+            changed = []
+            for row, group in groups:
+                scores = [round(next(found), _EQUAL) for _ in group]
+                best = group[scores.index(max(scores))]
+                if best is not written[row]:
+                    written[row] = best
+                    changed.append(row)
+        for search, units in zip(searches, written, strict=True):
+            search.write(units)
+
+    def _log_probabilities(self, texts: Sequence[tuple[_Search, Units]]) -> list[float]:
+        """Of each text under the attack's decoder, given the target of its search."""
+        if not texts:
+            return []
+        assert self.writer is not None
+        vectors = torch.stack([search.target for search, _ in texts])
+        found: list[float] = self.writer.log_probabilities(vectors, [str(units) for _, units in texts]).tolist()
+        return found
+
+
+@dataclass(slots=True, eq=False)
 class _Text:
     """A text whose vector is known, and its changes that have not been looked at."""
 
     units: Units
     vector: Tensor
     cosine: float
+    value: float | None = None  # cosine and log probability
     changes: Iterator[Units] | None = None  # None: not yet known
     open: bool = True  # whether there may be more of them
     written: bool = False  # whether its capital letters and spaces are those of the training text
@@ -107,8 +151,12 @@ class _Search:
         self.pending, self.starts = self.starts[:1], self.starts[1:]
 
     @property
+    def found(self) -> bool:
+        return bool(self.texts) and self.texts[0].cosine > FOUND
+
+    @property
     def finished(self) -> bool:
-        return self.partial or self.queries >= self.settings.max_queries or self.texts[0].cosine > FOUND
+        return self.partial or self.queries >= self.settings.max_queries or self.found
 
     def receive(self, vectors: dict[str, Tensor]) -> None:
         """Take the vectors of what was pending; one that is missing ends the search."""
@@ -118,36 +166,47 @@ class _Search:
                 self.partial = True
                 continue
             vector = torch.nn.functional.normalize(vector, dim=0)
-            written = self.writing and self.texts[0].cosine > FOUND
+            written = self.writing and self.found
             self.texts.append(_Text(units, vector, round(float(vector @ self.target), _EQUAL), written=written))
         self.queries += len(self.pending)
         self.pending = []
-        self._sort()
+        self.sort()
 
-    def _sort(self) -> None:
-        self.texts.sort(key=lambda text: (not (text.written and text.cosine > FOUND), -text.cosine))
+    def sort(self) -> None:
+        """Found texts first; where a value is not known, the cosine is what it is at the most."""
+        self.texts.sort(
+            key=lambda text: (
+                not (text.written and text.cosine > FOUND),
+                text.cosine <= FOUND,
+                -(text.cosine if text.value is None else text.value),
+            )
+        )
+
+    def _changeable(self) -> list[_Text]:
+        """The best texts that have changes left."""
+        closest = max((text.cosine for text in self.texts), default=0.0)
+        left = (text for text in self.texts if text.open and text.cosine > closest - _MARGIN)
+        return [*islice(left, self.settings.beam)]
+
+    def leading(self) -> list[_Text]:
+        """The texts that the next round, or the result, depends on."""
+        return self.texts[: self.settings.beam] + self._changeable()
 
     def beam(self) -> list[_Text]:
-        if not self.texts or self.finished:
-            return []
-        open_texts = [text for text in self.texts if text.open and text.cosine > self.texts[0].cosine - _MARGIN]
-        return open_texts[: self.settings.beam]
+        return [] if not self.texts or self.finished else self._changeable()
 
-    def choose(self, language: Language) -> None:
-        """What is embedded next: other candidates of the attack first, then changes of the closest texts.
+    def write(self, written: Units) -> None:
+        """Take how a text that was found is written; it stands so if it is found again."""
+        self.writing = True
+        known = [text for text in self.texts if str(text.units) == str(written)]
+        for text in known:
+            text.written = True
+        self.pending = [] if known or self.queries == self.settings.max_queries else [written]
+        self.sort()
 
-        A text that was found is written as the training text would write it, and stands so if it is found again.
-        """
+    def choose(self) -> None:
+        """What is embedded next: other candidates of the attack first, then changes of the closest texts."""
         beam = self.beam()
-        if self.texts and self.texts[0].cosine > FOUND and not self.writing:
-            self.writing = True
-            written = language.writing.written(self.texts[0].units, like=self.first)
-            known = [text for text in self.texts if str(text.units) == str(written)]
-            for text in known:
-                text.written = True
-            self.pending = [] if known or self.queries == self.settings.max_queries else [written]
-            self._sort()
-            return
         if beam:
             self.pending, self.starts = self.starts, []
         for text in beam:

@@ -68,6 +68,7 @@ class Lexicon:
         self.rows = {words[row]: place for place, row in enumerate(kept)}
         self._mean = self.vectors.mean(0, keepdim=True)
         self._others: dict[str, Tensor] = {}
+        self._nearest: dict[str, list[int]] = {}
 
     def units(self, text: str) -> Units:
         """The units of a text; words that are no entries are split as the embedder splits them, where it shows that."""
@@ -116,6 +117,13 @@ class Lexicon:
                 vectors[place] = self._others[word]
         return vectors
 
+    def nearest(self, word: str) -> list[int]:
+        """Rows of the ``_NEAREST`` entries whose vectors are closest to that of a lower-case word, closest first."""
+        if word not in self._nearest:
+            found = self.vectors @ self.vectors_of([word])[0]
+            self._nearest[word] = found.topk(min(_NEAREST, len(found))).indices.tolist()
+        return self._nearest[word]
+
     def _check_limit(self, words: Sequence[str]) -> None:
         """Check the limit of an embedder that may cost money, and say what the lexicon costs."""
         embedder = self._oracle.source.embedder
@@ -132,6 +140,7 @@ class Lexicon:
 
 
 # -- sources
+_NEAREST = 60  # entries close to a word that are looked at
 _SHOWN, _LONGEST = 3, 40  # entries named in a warning, and characters of each
 _LOCALES = ("en_US", "en_GB", "en_CA", "en_AU", "en_NZ", "en_IE", "en_IN")
 _BEGINNINGS = ("za", "be", "mo")  # of words that show what a piece behind them means to the embedder
