@@ -36,7 +36,7 @@ _FLUENCY, _USUAL_FLUENCY, _WORD_FLUENCY = 0.05, 0.02, 0.01
 _PAIRED, _PAIRS = 128, 40  # words, and pieces, that are paired; pairs at the most
 _FAR = 0.95  # cosine up to which a word and a piece are tried at once
 _NEAR_ORDER, _NEAR = 0.8, 0.9  # cosine from which word order, and small differences, are looked at
-_FIRST, _THEN = "wsqqspss", "wwccddiiooqppssnf"  # in which order kinds of moves are tried
+_FIRST, _THEN = "wsqqspsq", "wqcdiopqsdpnf"  # in which order kinds of moves are tried
 _MOST = 120  # changes of a text
 _LEAST = 1e-4
 

@@ -22,7 +22,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.lexicon.language import Units
+from unembed.attacks.refine.lexicon.language import Units, is_piece
 from unembed.attacks.refine.lexicon.moves import proposals
 from unembed.attacks.refine.lexicon.refiner import WordRefiner
 from unembed.attacks.refine.lexicon.surrogate import Surrogate
@@ -31,6 +31,7 @@ from unembed.attacks.refine.refining import FOUND, embedded
 from unembed.embedders.cache.cached import CachedEmbedder
 
 _EQUAL = 5  # decimals of a cosine that count
+_LATE, _NEARLY = 10, 0.95  # queries of a target, and cosine of a text, from which the decoder orders its changes
 _MARGIN = 0.3  # of cosine, below the best text of a target, within which others are changed too
 
 
@@ -40,7 +41,7 @@ class LexiconSearch(WordRefiner):
 
     Each round embeds the ``moves`` most promising changes of each of the ``beam`` best texts of a target. The search
     ends when a text has the target's vector, no changes are left, or the queries are used up. ``fluency`` is the cosine
-    that a nat of the decoder's log probability is worth.
+    that a nat of log probability is worth; with 0, the attack's decoder is not asked.
     """
 
     max_queries: PositiveInt = 100
@@ -74,15 +75,20 @@ class LexiconSearch(WordRefiner):
             while active:
                 unknown = [(search, text) for search in active for text in search.beam() if text.changes is None]
                 _propose(unknown, lexicon, self.surrogate)
+                self._rank(unknown)
                 for search in active:
                     search.choose()
                 # Where nothing is left of the closest texts, the next ones are changed.
                 active = [search for search in active if not search.pending and search.beam()]
         return [search.result(one) for search, one in zip(searches, predictions, strict=True)]
 
+    @property
+    def _asks_decoder(self) -> bool:
+        return self.writer is not None and self.fluency > 0
+
     def _judge(self, searches: Sequence[_Search]) -> None:
         """Order the texts of each search by their values, as far as the first places depend on them."""
-        if self.writer is None or not self.fluency:
+        if not self._asks_decoder:
             return
         while new := [(search, text) for search in searches for text in search.leading() if text.value is None]:
             found = self._log_probabilities([(search, text.units) for search, text in new])
@@ -91,10 +97,29 @@ class LexiconSearch(WordRefiner):
             for search in searches:
                 search.sort()
 
+    def _rank(self, texts: Sequence[tuple[_Search, _Text]]) -> None:
+        """Put the changes of texts that are nearly found in the order of the decoder's log probability.
+
+        What is left to change, function words and word order, hardly shows in the vectors of single words.
+        """
+        if not self._asks_decoder or self.surrogate is not None:
+            return
+        near = [(search, text) for search, text in texts if search.queries >= _LATE and text.cosine > _NEARLY]
+        near = [(search, text) for search, text in near if not any(map(is_piece, text.units.words))]
+        changes = [[*(text.changes or ())] for _, text in near]
+        found = iter(
+            self._log_probabilities(
+                [(search, units) for (search, _), own in zip(near, changes, strict=True) for units in own]
+            )
+        )
+        for (_, text), own in zip(near, changes, strict=True):
+            scores = [round(next(found), _EQUAL) for _ in own]
+            text.changes = iter([own[place] for place in sorted(range(len(own)), key=lambda place: -scores[place])])
+
     def _write(self, searches: Sequence[_Search]) -> None:
         """Write found texts as the training text would, with the capital letters that the decoder finds most likely."""
         written = [self.language.writing.written(search.texts[0].units, like=search.first) for search in searches]
-        changed = list(range(len(written))) if self.writer is not None else []
+        changed = list(range(len(written))) if self._asks_decoder else []
         while changed:
             forms = {row: [*self.language.writing.alternatives(written[row])] for row in changed}
             groups = [(row, [written[row], *others]) for row, others in forms.items() if others]
