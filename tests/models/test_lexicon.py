@@ -247,15 +247,14 @@ def test_of_texts_that_are_about_as_close_the_one_that_the_decoder_expects_stand
         assert found.candidates[0] == first
 
 
-def test_a_text_that_is_nearly_found_takes_fewer_queries_if_the_decoder_orders_its_changes(tmp_path: Path) -> None:
+def test_the_decoder_orders_the_changes_of_a_text_that_is_nearly_found(tmp_path: Path) -> None:
     true = "Ada, Bob and Cleo went to Rome, Oslo and Lima on Monday, and Dan stayed in Paris."
-    guess = "Cleo, Dan and Ada went to Lima, Rome and Oslo on Monday, and Bob stayed in Paris."
-    needed = []
-    for number, decoder in enumerate((None, Decoder(true))):
-        (found,), oracle = refined(tmp_path / str(number), [(true, guess)], decoder=decoder, max_queries=400)
-        needed.append((found.candidates[0] == true, oracle.queries.asked["attack"]))
-    assert needed[1][0]
-    assert 10 < needed[1][1] < needed[0][1] / 2
+    guess = "Dan, Bob and Cleo went to Rome, Oslo and Paris on Monday, and Ada stayed in Lima."
+    (found,), oracle = refined(tmp_path / "with", [(true, guess)], decoder=Decoder(true))
+    assert found.candidates[0] == true
+    assert 10 < oracle.queries.asked["attack"] < 60
+    (found,), _ = refined(tmp_path / "without", [(true, guess)])
+    assert found.candidates[0] != true
 
 
 def test_the_decoder_chooses_capital_letters_where_the_training_text_has_both(tmp_path: Path) -> None:

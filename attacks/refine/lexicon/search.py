@@ -108,8 +108,8 @@ class LexiconSearch(WordRefiner):
         near = [(search, text) for search, text in texts if search.queries >= _LATE and text.cosine > _NEARLY]
         near = [(search, text) for search, text in near if not any(map(is_piece, text.units.words))]
         changes = [[*islice(text.changes or (), _RANKED)] for _, text in near]
-        texts = [(search, units) for (search, _), own in zip(near, changes, strict=True) for units in own]
-        found = iter(self._log_probabilities(texts))
+        asked = [(search, units) for (search, _), own in zip(near, changes, strict=True) for units in own]
+        found = iter(self._log_probabilities(asked))
         for (_, text), own in zip(near, changes, strict=True):
             scores = [round(next(found), _EQUAL) for _ in own]
             order = sorted(range(len(own)), key=lambda place: -scores[place])
