@@ -88,7 +88,7 @@ class Proposals:
         substitution[words[:, None] & pieces[None]] = -1.0  # a piece is added to a word, it stands for none
         insertion = (along - self.here) / distance(entries @ vector) / self.length
         self._removal = ((self.here - self.own) / distance(self.old @ vector) / self.length).tolist()
-        self._pairs = self._best_pairs(rows, along) if self.cosine < _FAR else []
+        self._pairs = self._best_pairs(rows, along, words, pieces) if self.cosine < _FAR else []
         # Kept is what is left of the matrices, (score, place, entry): many texts wait at the same time. In the order of
         # place and entry, so that equal scores (a word that stands twice) do not depend on the last bits of a vector.
         count = len(rows)
@@ -113,11 +113,8 @@ class Proposals:
         kinds: dict[str, Iterator[Move]] = {
             "s": _best(self.substitutes), "p": _best(lambda: self.insertions(self._continuations)),
             "d": _best(self.removals), "i": _best(lambda: self.insertions(self._insertions)),
+            "w": _best(self.spellings), "q": _best(self.pairs),
         }  # fmt: skip
-        if any(map(is_piece, self.units.words)):
-            kinds |= {"w": _best(self.spellings)}
-        if self._pairs:
-            kinds |= {"q": _best(self.pairs)}
         if self.cosine > _NEAR_ORDER:
             kinds |= {"o": self.orders()}
         if self.cosine > _NEAR:
@@ -141,13 +138,15 @@ class Proposals:
             fluency = self.gain(place, place + 1, self.lexicon.words(row))
             yield Move(score + _WORD_FLUENCY * fluency, partial(self._replaced, place, entry))
 
-    def _best_pairs(self, rows: Tensor, along: Tensor) -> list[tuple[float, int, int, int]]:
+    def _best_pairs(
+        self, rows: Tensor, along: Tensor, words: Tensor, pieces: Tensor
+    ) -> list[tuple[float, int, int, int]]:
         """Score, place, word and piece of the pairs that fit best in place of a word.
 
-        ``rows`` are entries, ``along`` their products with the residual.
+        ``rows`` (m,) are entries, ``along`` their products with the residual, ``pieces`` those that are ends of words;
+        ``words`` (n,) are the units that are none.
         """
-        places = [place for place, word in enumerate(self.units.words) if not is_piece(word)]
-        pieces = self.lexicon.pieces[rows]
+        places = words.nonzero()[:, 0].tolist()
         chosen = [kind[_largest(along[kind], _PAIRED)] for kind in ((~pieces).nonzero()[:, 0], pieces.nonzero()[:, 0])]
         count = len(chosen[1])
         if not places or not count:

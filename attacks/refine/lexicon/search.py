@@ -143,7 +143,7 @@ class LexiconSearch(WordRefiner):
         return found
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # a text is itself: vectors have no equality
 class _Text:
     """A text whose vector is known, and its changes that have not been looked at."""
 
@@ -213,8 +213,8 @@ class _Search:
         return [*islice(left, self.settings.beam)]
 
     def leading(self) -> list[_Text]:
-        """The texts that the next round, or the result, depends on."""
-        return self.texts[: self.settings.beam] + self._changeable()
+        """The texts that the next round, or the result, depends on, each once."""
+        return [*dict.fromkeys(self.texts[: self.settings.beam] + self._changeable())]
 
     def beam(self) -> list[_Text]:
         return [] if not self.texts or self.finished else self._changeable()

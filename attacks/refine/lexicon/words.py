@@ -118,10 +118,10 @@ class Lexicon:
         return vectors
 
     def nearest(self, word: str) -> list[int]:
-        """Rows of the ``_NEAREST`` entries whose vectors are closest to that of a lower-case word, closest first."""
+        """Rows of the ``_CLOSEST`` entries whose vectors are closest to that of a lower-case word, closest first."""
         if word not in self._nearest:
             found = self.vectors @ self.vectors_of([word])[0]
-            self._nearest[word] = found.topk(min(_NEAREST, len(found))).indices.tolist()
+            self._nearest[word] = found.topk(min(_CLOSEST, len(found))).indices.tolist()
         return self._nearest[word]
 
     def _check_limit(self, words: Sequence[str]) -> None:
@@ -140,7 +140,7 @@ class Lexicon:
 
 
 # -- sources
-_NEAREST = 60  # entries close to a word that are looked at
+_CLOSEST = 60  # entries like a word that are looked at
 _SHOWN, _LONGEST = 3, 40  # entries named in a warning, and characters of each
 _LOCALES = ("en_US", "en_GB", "en_CA", "en_AU", "en_NZ", "en_IE", "en_IN")
 _BEGINNINGS = ("za", "be", "mo")  # of words that show what a piece behind them means to the embedder
