@@ -14,13 +14,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.parts.writing import Writer
 from unembed.attacks.refine.lexicon import moves, refiner, words
 from unembed.attacks.refine.lexicon.language import PIECE, Language, Units
 from unembed.attacks.refine.lexicon.search import LexiconSearch
-from unembed.attacks.refine.lexicon.words import continuations, merged, read_words
+from unembed.attacks.refine.lexicon.words import Lexicon, continuations, merged, read_words
 from unembed.attacks.refine.refining import Refiners, Rerank
 from unembed.core.errors import InputError
 from unembed.embedders.base import QueryLimitError, fingerprint_of
@@ -194,7 +195,7 @@ def test_minilm_says_where_an_unseen_name_lies(tmp_path: Path) -> None:
 def test_minilm_says_how_a_name_that_no_list_has_is_spelt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "embedder_words", lambda embedder: ["sa", "fey", "mac", "ka", "no", "go"])
     ends = ["fur", "a", "zin", "ide", "hir", "rm", "ku", "lun", "ga", "s", "ing", "son", "er", "ly", "in", "edd"]
-    monkeypatch.setattr(refiner, "continuations", lambda embedder: {PIECE + end: f"za{end}" for end in ends})
+    monkeypatch.setattr(refiner, "continuations", lambda embedder: {PIECE + end: [("za", f"za{end}")] for end in ends})
     names = ["Safura", "Feyzin", "Kahir", "Gorm"]
     pairs = [(FRAME.format(name, "Oslo"), FRAME.format("Cleo", "Rome")) for name in names]
     found, oracle = refined(tmp_path, pairs, MiniLM(), texts=TRIPS, numbers=0)
@@ -209,7 +210,7 @@ def test_a_word_and_a_piece_are_tried_at_once_and_parts_that_are_nearly_the_same
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, guess: str, most: int
 ) -> None:
     known = ["fey", "hit", "hits", "out", "outs", "mac", "no", "go", "in", "bill"]
-    ends = {PIECE + end: f"za{end}" for end in ("zin", "esh", "i", "a", "son", "ing")}
+    ends = {PIECE + end: [("za", f"za{end}")] for end in ("zin", "esh", "i", "a", "son", "ing")}
     monkeypatch.setattr(words, "embedder_words", lambda embedder: known)
     monkeypatch.setattr(refiner, "continuations", lambda embedder: ends)
     monkeypatch.setattr(moves, "_NEAREST", 3)  # a large lexicon has many entries that point along the residual
@@ -277,10 +278,24 @@ def test_a_piece_stands_behind_an_unknown_word_rather_than_behind_a_number_or_a_
 def test_ends_of_words_are_those_of_the_embedders_vocabulary() -> None:
     embedder = MiniLM()
     found = continuations(embedder)
-    assert found[f"{PIECE}zin"] == "zazin"
-    for piece, word in list(found.items())[::100]:
-        assert embedder.tokenizer.tokenize(word)[1:] == [piece.replace(PIECE, "##")]
+    assert found[f"{PIECE}zin"] == [("za", "zazin"), ("be", "bezin"), ("mo", "mozin")]
+    for piece, pairs in list(found.items())[::100]:
+        for beginning, word in pairs:
+            assert embedder.tokenizer.tokenize(word) == [beginning, piece.replace(PIECE, "##")]
     assert continuations(Words()) == {}
+
+
+def test_the_vector_of_a_piece_is_what_it_adds_to_the_beginnings_of_its_words(tmp_path: Path) -> None:
+    language, oracle, pieces = (
+        Language.count(TEXTS),
+        CachedEmbedder(Words(), tmp_path),
+        [("za", "zazin"), ("mo", "mozin")],
+    )
+    lexicon = Lexicon({"ada": "Ada"}, language, oracle, {f"{PIECE}zin": pieces})
+    ada, za, zazin, mo, mozin = normalize(oracle.embed(["Ada", "za", "zazin", "mo", "mozin"]), dim=1)
+    added = 3 * zazin - 2 * za + 3 * mozin - 2 * mo
+    torch.testing.assert_close(lexicon.vectors, torch.stack([ada, normalize(added, dim=0)]))
+    assert lexicon.entries == ["Ada", f"{PIECE}zin"]
 
 
 def test_pieces_are_parts_of_the_word_before_them() -> None:
@@ -343,7 +358,7 @@ def test_a_limit_of_the_embedder_keeps_what_was_found(tmp_path: Path) -> None:
     cut, _ = refined(tmp_path / "cut", pairs, Words(limit=needed - 3))
     assert cut[1] == Prediction((TEXTS[0],))
     assert cut[0].partial
-    with pytest.raises(InputError, match="lexicon has"):
+    with pytest.raises(InputError, match="lexicon takes"):
         refined(tmp_path / "less", pairs, Words(limit=20))
 
 

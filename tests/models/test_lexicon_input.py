@@ -152,7 +152,7 @@ def test_a_server_says_what_a_lexicon_costs_and_one_beyond_its_limit_costs_nothi
     made, _ = search(tmp_path, Hashes(8))
     oracle = CachedEmbedder(server, tmp_path / "server")
     with pytest.raises(
-        InputError, match=r"26 entries, 26 of them not yet embedded, and embedder\.max_queries leaves 12"
+        InputError, match=r"26 texts, 26 of them not yet embedded, and embedder\.max_queries leaves 12"
     ):
         made.lexicon(oracle)
 

@@ -31,6 +31,7 @@ from unembed.embedders.cache.cached import CachedEmbedder, Purpose
 _KEY = "attack/refine=[lexicon]"
 KEY = "attack.refine.lexicon"
 AT_ONCE = 4096  # texts of a block
+Spelt = Sequence[tuple[str, str]]  # words that end in a piece, each behind its beginning: ("za", "zazin")
 
 
 class Lexicon:
@@ -46,17 +47,19 @@ class Lexicon:
     """
 
     def __init__(
-        self, entries: Mapping[str, str], language: Language, oracle: CachedEmbedder, pieces: Mapping[str, str]
+        self, entries: Mapping[str, str], language: Language, oracle: CachedEmbedder, pieces: Mapping[str, Spelt]
     ) -> None:
         if not entries:
             raise InputError(f"{_KEY}: no word in the lexicon: no training text is known, and no source is on")
         self.language, self._oracle = language, oracle
         written = [language.written(entry) if entry.islower() else entry for entry in entries.values()]
         words, own = [*entries, *pieces], [*written, *pieces]
-        written += pieces.values()
+        written += dict.fromkeys(one for pairs in pieces.values() for pair in pairs for one in pair)
         self._check_limit(written)
-        why = f"The lexicon has {len(written):,} entries, each embedded once"
+        why = f"The lexicon takes {len(written):,} texts, each embedded once"
         vectors = unit_vectors(written, oracle, "lexicon", key=_KEY, why=why)
+        if pieces:
+            vectors = _with_pieces(vectors, len(entries), written, pieces)
         # Of entries with one vector, such as those that differ by an accent that the embedder drops, the first stands.
         kept = distinct_rows(vectors)
         for begin in range(0, len(kept), AT_ONCE):  # in place, since there may be millions
@@ -133,13 +136,28 @@ class Lexicon:
         limit = getattr(embedder, "queries_left", None)  # other embedders may have none
         if limit is not None and len(needed) > limit:
             raise InputError(
-                f"{_KEY}: the lexicon has {len(words):,} entries, {len(needed):,} of them not yet embedded, and "
+                f"{_KEY}: the lexicon takes {len(words):,} texts, {len(needed):,} of them not yet embedded, and "
                 f"embedder.max_queries leaves {limit:,}; raise it, or take fewer: vocabulary=false, common=0, numbers=0"
             )
         embedder.log_cost(needed)
 
 
+def _with_pieces(vectors: Tensor, count: int, texts: Sequence[str], pieces: Mapping[str, Spelt]) -> Tensor:
+    """Vectors of ``count`` entries and then of pieces: the mean over its words of what each adds to its beginning.
+
+    ``vectors`` are those of ``texts``, which are the entries and then the pieces' words and their beginnings.
+    """
+    rows = {text: row for row, text in enumerate(texts[count:], count)}
+    own = []
+    for pairs in pieces.values():
+        begun, whole = (vectors[[rows[one] for one in side]] for side in zip(*pairs, strict=True))
+        own.append(((1 + _ADDED) * whole - _ADDED * begun).mean(0))
+    vectors[count : count + len(own)] = torch.nn.functional.normalize(torch.stack(own), dim=1)
+    return vectors[: count + len(own)]
+
+
 # -- sources
+_ADDED = 2.0  # how far beyond the word, seen from the beginning, the piece lies
 _CLOSEST = 60  # entries like a word that are looked at
 _SHOWN, _LONGEST = 3, 40  # entries named in a warning, and characters of each
 _LOCALES = ("en_US", "en_GB", "en_CA", "en_AU", "en_NZ", "en_IE", "en_IN")
@@ -212,25 +230,22 @@ def embedder_words(embedder: object) -> Iterator[str]:
         yield from (word for word in sorted(tokenizer.get_vocab()) if _WHOLE_WORD.fullmatch(word))
 
 
-def continuations(embedder: object) -> dict[str, str]:
+def continuations(embedder: object) -> dict[str, Spelt]:
     """Pieces that continue a word in the embedder's own vocabulary, where it shows its WordPiece tokenizer; else none.
 
-    Each with a word that the tokenizer splits into a short beginning and this piece: ``{"nie": "zanie"}``.
+    Each with the words that the tokenizer splits into a short beginning and this piece:
+    ``{"nie": [("za", "zanie"), ("mo", "monie")]}``.
     """
     tokenizer: Any = getattr(embedder, "tokenizer", None)
     vocabulary = {} if tokenizer is None else tokenizer.get_vocab()
     every = (token[2:] for token in sorted(vocabulary) if token.startswith("##") and token.isascii())
     pieces = [piece for piece in every if _WHOLE_WORD.fullmatch(piece)]
-    found: dict[str, str] = {}
-    for beginning in _BEGINNINGS:
-        left = [piece for piece in pieces if PIECE + piece not in found]
-        words = [beginning + piece for piece in left]
-        split = tokenizer(words, add_special_tokens=False)["input_ids"] if words else []
-        found |= {
-            PIECE + piece: word
-            for piece, word, ids in zip(left, words, split, strict=True)
-            if len(ids) == 2 and ids[1] == vocabulary[f"##{piece}"]
-        }
+    found: dict[str, list[tuple[str, str]]] = {}
+    for beginning in _BEGINNINGS if pieces else ():
+        split = tokenizer([beginning + piece for piece in pieces], add_special_tokens=False)["input_ids"]
+        for piece, ids in zip(pieces, split, strict=True):
+            if len(ids) == 2 and ids[1] == vocabulary[f"##{piece}"]:
+                found.setdefault(PIECE + piece, []).append((beginning, beginning + piece))
     return found
 
 
