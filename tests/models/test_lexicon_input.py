@@ -151,9 +151,7 @@ def test_a_server_says_what_a_lexicon_costs_and_one_beyond_its_limit_costs_nothi
     server = OpenAIEmbedder("none", "http://127.0.0.1:9/v1", dimensions=8, api_key_env=None, max_queries=12)
     made, _ = search(tmp_path, Hashes(8))
     oracle = CachedEmbedder(server, tmp_path / "server")
-    with pytest.raises(
-        InputError, match=r"26 texts, 26 of them not yet embedded, and embedder\.max_queries leaves 12"
-    ):
+    with pytest.raises(InputError, match=r"26 texts, 26 of them not yet embedded, and embedder\.max_queries leaves 12"):
         made.lexicon(oracle)
 
 

@@ -230,7 +230,7 @@ def embedder_words(embedder: object) -> Iterator[str]:
         yield from (word for word in sorted(tokenizer.get_vocab()) if _WHOLE_WORD.fullmatch(word))
 
 
-def continuations(embedder: object) -> dict[str, Spelt]:
+def continuations(embedder: object) -> dict[str, list[tuple[str, str]]]:
     """Pieces that continue a word in the embedder's own vocabulary, where it shows its WordPiece tokenizer; else none.
 
     Each with the words that the tokenizer splits into a short beginning and this piece:
