@@ -111,6 +111,16 @@ def test_a_changed_text_is_found(tmp_path: Path, change: str) -> None:
     assert not found.partial
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_words_of_several_units_come_and_go_at_once(tmp_path: Path, swapped: bool) -> None:
+    texts = ["They sold 2,500 cats and 500 cats.", "They sold 500 dogs and 2,500 dogs."]
+    assert Language.count(texts).joined == ["2,500"]
+    pair = ["They sold 2,500 cats.", "They sold 500 cats."]
+    true, guess = pair[::-1] if swapped else pair
+    (found,), _ = refined(tmp_path, [(true, guess)], MiniLM(), texts=texts, vocabulary=False, numbers=0, max_queries=24)
+    assert found.candidates[0] == true
+
+
 def test_a_search_begins_from_no_text_and_from_other_candidates(tmp_path: Path) -> None:
     true = "Monday, and Bob stayed"
     (found,), oracle = refined(tmp_path, [(true, "")], numbers=1, max_queries=150)
@@ -387,12 +397,13 @@ def test_entries_stand_once_and_word_order_comes_from_the_texts_alone(tmp_path: 
     assert merged(read_words(path), ["ada", "bob", "rome"]) == {
         "ada": "Ada", "mary ann": "Mary Ann", "bob": "BOB", "rome": "rome",
     }  # fmt: skip
-    language = Language.count(TEXTS)
+    language = Language.count([*TEXTS, "Ada's cat sleeps.", "It is Ada's."])
     language.save(tmp_path / "language.json")
     again = Language.read(tmp_path / "language.json")
     assert again.follows("went", "to") == language.follows("went", "to") > language.follows("to", "went")
     assert (again.written("oslo"), again.written("went"), again.written("zoltan")) == ("Oslo", "went", "zoltan")
     assert "zoltan" not in again.words
+    assert again.joined == ["Ada's"]
 
 
 @given(st.text(max_size=40))

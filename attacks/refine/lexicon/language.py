@@ -26,6 +26,7 @@ from unembed.core.atomic_files import read_json, write_file
 
 PIECE = "\ue000"  # a character without a meaning before a piece that continues the word before it: Jasmin|\ue000ka
 UNIT = re.compile(rf"{PIECE}?\w+|[^\w\s]")
+_LONGEST = 4  # units that are removed at once: brother|-in-law
 _ATTACHED = (*".,;:!?%)]}'", PIECE)  # no space before these where they are inserted
 
 
@@ -86,6 +87,17 @@ class Units:
         if place == 0 and gaps:
             gaps[0] = gap
         return Units(self.surfaces[:place] + self.surfaces[place + 1 :], tuple(gaps), self.tail)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Begin and end of each unit, and of up to ``_LONGEST`` units without space between them."""
+        found = []
+        for begin in range(len(self)):
+            found.append((begin, begin + 1))
+            for end in range(begin + 1, min(begin + _LONGEST, len(self))):
+                if self.gaps[end]:
+                    break
+                found.append((begin, end + 1))
+        return found
 
     def ordered(self, places: Sequence[int]) -> Units:
         """With the units at ``places``, in this order; units that stay together keep the space between them."""
@@ -256,18 +268,26 @@ _COMMON = 60  # words that are tried wherever word order asks for one
 _RAREST = 0.1  # share of the texts' words that the rarest ones make
 _GOES_ON, _NEVER = 0.4, -20.0  # probability of a piece behind an unknown word; its logarithm behind a mark or number
 _TEXTS = 200_000  # counting takes a minute
+_JOINED = 2000  # words of several units
+_MARKS, _INSIDE = ".,;:!?%()[]{}'\"$-", re.compile(r"\w[^\w\s]\w")
 
 
 class Language:
     """Counts of words and of pairs of neighbours, in lower case, and how each word is usually written.
 
-    ``forms`` has the form inside sentences of each word that is not usually written in lower case.
+    ``forms`` has the form inside sentences of each word that is not usually written in lower case, ``joined`` what
+    stands between spaces and has several units: ``brother-in-law``.
     """
 
     def __init__(
-        self, pairs: Mapping[tuple[str, str], int], forms: Mapping[str, str], writing: Writing | None = None
+        self,
+        pairs: Mapping[tuple[str, str], int],
+        forms: Mapping[str, str],
+        writing: Writing | None = None,
+        joined: Sequence[str] = (),
     ) -> None:
         self.pairs, self.forms, self.writing = Counter(pairs), dict(forms), writing or Writing()
+        self.joined = list(joined)
         self.before: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         for (left, right), count in self.pairs.items():
@@ -283,14 +303,18 @@ class Language:
         texts = [texts[place] for place in range(0, len(texts), -(-len(texts) // _TEXTS) or 1)]
         pairs: Counter[tuple[str, str]] = Counter()
         written: dict[str, Counter[str]] = {}
+        joined: Counter[str] = Counter()
         for text in texts:
             units = Units.of(text)
+            joined.update(filter(_INSIDE.search, (part.strip(_MARKS) for part in text.split())))
             pairs.update(pairwise((START, *units.words, END)))
             for place, surface in enumerate(units.surfaces):
                 if not units.initial(place):
                     written.setdefault(surface.lower(), Counter())[surface] += 1
         usual = {word: min(forms, key=lambda form: (-forms[form], form)) for word, forms in written.items()}
-        return cls(pairs, {word: form for word, form in usual.items() if form != word}, Writing.count(texts))
+        forms = {word: form for word, form in usual.items() if form != word}
+        repeated = sorted(one for one, count in joined.most_common(_JOINED) if count > 1)
+        return cls(pairs, forms, Writing.count(texts), repeated)
 
     @property
     def words(self) -> list[str]:
@@ -395,11 +419,11 @@ class Language:
         writing = {key: self.writing.counts[key] for key in keys}
         words = {word for pair in follows.items() for word in (pair[0], *pair[1])}
         forms = {word: form for word, form in self.forms.items() if word in words}
-        content = {"follows": follows, "forms": forms, "writing": writing}
+        content = {"follows": follows, "forms": forms, "writing": writing, "joined": self.joined}
         return json.dumps(content, ensure_ascii=False).encode()
 
     @classmethod
     def read(cls, path: Path) -> Language:
         content = read_json(path)
         pairs = {(left, right): count for left, own in content["follows"].items() for right, count in own.items()}
-        return cls(pairs, content["forms"], Writing(content["writing"]))
+        return cls(pairs, content["forms"], Writing(content["writing"]), content.get("joined", ()))

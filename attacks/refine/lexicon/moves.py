@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from unembed.attacks.refine.lexicon.language import END, START, Units, capitalised, is_piece
 from unembed.attacks.refine.lexicon.words import Lexicon
@@ -87,7 +88,9 @@ class Proposals:
         words = torch.tensor([not is_piece(word) for word in units.words])
         substitution[words[:, None] & pieces[None]] = -1.0  # a piece is added to a word, it stands for none
         insertion = (along - self.here) / distance(entries @ vector) / self.length
-        self._removal = ((self.here - self.own) / distance(self.old @ vector) / self.length).tolist()
+        self._spans = units.spans()
+        spans = normalize(torch.stack([self.old[begin:end].sum(0) for begin, end in self._spans]), dim=1)
+        self._removal = ((self.here - spans @ self.residual) / distance(spans @ vector) / self.length).tolist()
         self._pairs = self._best_pairs(rows, along, words, pieces) if self.cosine < _FAR else []
         # Kept is what is left of the matrices, (score, place, entry): many texts wait at the same time. In the order of
         # place and entry, so that equal scores (a word that stands twice) do not depend on the last bits of a vector.
@@ -218,12 +221,11 @@ class Proposals:
             yield Move(score + _USUAL_FLUENCY * fluency, partial(self._replaced, place, entry))
 
     def removals(self) -> Iterable[Move]:
-        """Every text that is one unit shorter, but for the empty one."""
-        if len(self.units) == 1:
-            return
-        for place, score in enumerate(self._removal):
-            fluency = self.gain(place, place + 1, ())
-            yield Move(score + _FLUENCY * fluency, partial(self._removed, place))
+        """Every text that is one unit, or joined ones, shorter, but for the empty one."""
+        for (begin, end), score in zip(self._spans, self._removal, strict=True):
+            if end - begin < len(self.units):
+                fluency = self.gain(begin, end, ())
+                yield Move(score + _FLUENCY * fluency, partial(self._removed, begin, end))
 
     def insertions(self, fitting: Iterable[tuple[float, int]]) -> Iterable[Move]:
         """The entries that fit best, in the places where they are most fluent: their vectors do not say where."""
@@ -274,8 +276,11 @@ class Proposals:
     def _inserted(self, place: int, word: str) -> Units:
         return self.recased(self.units.inserted(place, word))
 
-    def _removed(self, place: int) -> Units:
-        return self.recased(self.units.removed(place))
+    def _removed(self, begin: int, end: int) -> Units:
+        shorter = self.units
+        for _ in range(begin, end):
+            shorter = shorter.removed(begin)
+        return self.recased(shorter)
 
     def recased(self, changed: Units) -> Units:
         """With the capital letter of the beginning at the beginning, where a move has changed what stands there."""

@@ -68,7 +68,7 @@ class WordRefiner(WordSources, Refiner):
                 own,
                 self.language.words if self.training else [],
                 *self.public(embedder),
-                self.language.beginnings if self.training else [],
+                [*self.language.beginnings, *self.language.joined] if self.training else [],
             )
             pieces = continuations(embedder) if self.vocabulary else {}
             self._lexicon = Lexicon(entries, self.language, oracle, pieces)
