@@ -296,12 +296,9 @@ def test_ends_of_words_are_those_of_the_embedders_vocabulary() -> None:
 
 
 def test_the_vector_of_a_piece_is_what_it_adds_to_the_beginnings_of_its_words(tmp_path: Path) -> None:
-    language, oracle, pieces = (
-        Language.count(TEXTS),
-        CachedEmbedder(Words(), tmp_path),
-        [("za", "zazin"), ("mo", "mozin")],
-    )
-    lexicon = Lexicon({"ada": "Ada"}, language, oracle, {f"{PIECE}zin": pieces})
+    oracle = CachedEmbedder(Words(), tmp_path)
+    pieces = {f"{PIECE}zin": [("za", "zazin"), ("mo", "mozin")]}
+    lexicon = Lexicon({"ada": "Ada"}, Language.count(TEXTS), oracle, pieces)
     ada, za, zazin, mo, mozin = normalize(oracle.embed(["Ada", "za", "zazin", "mo", "mozin"]), dim=1)
     added = 3 * zazin - 2 * za + 3 * mozin - 2 * mo
     torch.testing.assert_close(lexicon.vectors, torch.stack([ada, normalize(added, dim=0)]))

@@ -26,7 +26,7 @@ from unembed.core.atomic_files import read_json, write_file
 
 PIECE = "\ue000"  # a character without a meaning before a piece that continues the word before it: Jasmin|\ue000ka
 UNIT = re.compile(rf"{PIECE}?\w+|[^\w\s]")
-_LONGEST = 4  # units that are removed at once: brother|-in-law
+_SPAN = 4  # units that are removed at once: brother|-in-law
 _ATTACHED = (*".,;:!?%)]}'", PIECE)  # no space before these where they are inserted
 
 
@@ -81,19 +81,20 @@ class Units:
         gaps[place:place] = [first, *own.gaps[1:]]
         return Units(self.surfaces[:place] + own.surfaces + self.surfaces[place:], tuple(gaps), self.tail)
 
-    def removed(self, place: int) -> Units:
-        gaps = list(self.gaps)
-        gap = gaps.pop(place)
+    def removed(self, place: int, count: int = 1) -> Units:
+        """Without ``count`` units from ``place`` on."""
+        end = place + count
+        gaps = [*self.gaps[:place], *self.gaps[end:]]
         if place == 0 and gaps:
-            gaps[0] = gap
-        return Units(self.surfaces[:place] + self.surfaces[place + 1 :], tuple(gaps), self.tail)
+            gaps[0] = self.gaps[0]
+        return Units(self.surfaces[:place] + self.surfaces[end:], tuple(gaps), self.tail)
 
     def spans(self) -> list[tuple[int, int]]:
-        """Begin and end of each unit, and of up to ``_LONGEST`` units without space between them."""
+        """Begin and end of each unit, and of up to ``_SPAN`` units without space between them."""
         found = []
         for begin in range(len(self)):
             found.append((begin, begin + 1))
-            for end in range(begin + 1, min(begin + _LONGEST, len(self))):
+            for end in range(begin + 1, min(begin + _SPAN, len(self))):
                 if self.gaps[end]:
                     break
                 found.append((begin, end + 1))
@@ -268,7 +269,7 @@ _COMMON = 60  # words that are tried wherever word order asks for one
 _RAREST = 0.1  # share of the texts' words that the rarest ones make
 _GOES_ON, _NEVER = 0.4, -20.0  # probability of a piece behind an unknown word; its logarithm behind a mark or number
 _TEXTS = 200_000  # counting takes a minute
-_JOINED = 2000  # words of several units
+_JOINED = 2000  # words of several units, the most frequent
 _MARKS, _INSIDE = ".,;:!?%()[]{}'\"$-", re.compile(r"\w[^\w\s]\w")
 
 

@@ -225,7 +225,7 @@ class Proposals:
         for (begin, end), score in zip(self._spans, self._removal, strict=True):
             if end - begin < len(self.units):
                 fluency = self.gain(begin, end, ())
-                yield Move(score + _FLUENCY * fluency, partial(self._removed, begin, end))
+                yield Move(score + _FLUENCY * fluency, partial(self._removed, begin, end - begin))
 
     def insertions(self, fitting: Iterable[tuple[float, int]]) -> Iterable[Move]:
         """The entries that fit best, in the places where they are most fluent: their vectors do not say where."""
@@ -276,11 +276,8 @@ class Proposals:
     def _inserted(self, place: int, word: str) -> Units:
         return self.recased(self.units.inserted(place, word))
 
-    def _removed(self, begin: int, end: int) -> Units:
-        shorter = self.units
-        for _ in range(begin, end):
-            shorter = shorter.removed(begin)
-        return self.recased(shorter)
+    def _removed(self, place: int, count: int) -> Units:
+        return self.recased(self.units.removed(place, count))
 
     def recased(self, changed: Units) -> Units:
         """With the capital letter of the beginning at the beginning, where a move has changed what stands there."""
