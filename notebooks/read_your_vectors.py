@@ -47,7 +47,7 @@ for text, one, cosine in zip(texts, read, cosines, strict=True):
 # The cosine compares the vector of what was read with the one that was given. It needs no true text, so an attacker
 # sees which texts are probably right.
 #
-# With the embedder at hand, `max_queries=100` searches further (docs/lexicon.md). The first search embeds some 34,000
+# With the embedder at hand, `max_queries=100` searches further (docs/lexicon.md). The first search embeds some 41,000
 # words, which takes a minute, once.
 #
 # ## A whole store

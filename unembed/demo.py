@@ -56,7 +56,7 @@ _EXPLAINED = """
 The decoder writes a text from the vector alone. Then a search changes it, has each text embedded, and keeps what comes
 closer (cosine 1: the same vector); with the embedder's weights it embeds with a copy of its own, which takes half a
 minute. Marked words are right. The first search ever with an embedder takes minutes, in
-which it embeds some 34,000 words. The attacker was not trained on the defense: one who is reads more.
+which it embeds some 41,000 words. The attacker was not trained on the defense: one who is reads more.
 """
 _STYLE = """
 .vector svg { width: 100%; height: auto; } .vector .up { fill: #0d7a70; } .vector .down { fill: #b1502b; }

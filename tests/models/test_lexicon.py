@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from hashlib import blake2b
-from itertools import pairwise, zip_longest
+from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from unembed.attacks.parts.writing import Writer
 from unembed.attacks.refine.lexicon import moves, refiner, words
 from unembed.attacks.refine.lexicon.language import PIECE, Language, Units
 from unembed.attacks.refine.lexicon.search import LexiconSearch
-from unembed.attacks.refine.lexicon.words import Lexicon, continuations, merged, read_words
+from unembed.attacks.refine.lexicon.words import Lexicon, merged, read_words, word_parts
 from unembed.attacks.refine.refining import Refiners, Rerank
 from unembed.core.errors import InputError
 from unembed.embedders.base import QueryLimitError, fingerprint_of
@@ -202,10 +202,17 @@ def test_minilm_says_where_an_unseen_name_lies(tmp_path: Path) -> None:
     assert oracle.queries.asked["attack"] < 40 * len(pairs)
 
 
+def parts_of(ends: Sequence[str], beginnings: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
+    """As ``word_parts`` finds them: each end behind za, each beginning before the first end."""
+    pieces = {PIECE + end: [("za", f"za{end}")] for end in ends}
+    return pieces | {one + PIECE: [(PIECE + ends[0], one + ends[0])] for one in beginnings}
+
+
 def test_minilm_says_how_a_name_that_no_list_has_is_spelt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "embedder_words", lambda embedder: ["sa", "fey", "mac", "ka", "no", "go"])
+    known = ["sa", "fey", "mac", "ka", "no", "go"]
     ends = ["fur", "a", "zin", "ide", "hir", "rm", "ku", "lun", "ga", "s", "ing", "son", "er", "ly", "in", "edd"]
-    monkeypatch.setattr(refiner, "continuations", lambda embedder: {PIECE + end: [("za", f"za{end}")] for end in ends})
+    monkeypatch.setattr(words, "embedder_words", lambda embedder: known)
+    monkeypatch.setattr(refiner, "word_parts", lambda embedder: parts_of(ends, known))
     names = ["Safura", "Feyzin", "Kahir", "Gorm"]
     pairs = [(FRAME.format(name, "Oslo"), FRAME.format("Cleo", "Rome")) for name in names]
     found, oracle = refined(tmp_path, pairs, MiniLM(), texts=TRIPS, numbers=0)
@@ -216,17 +223,30 @@ def test_minilm_says_how_a_name_that_no_list_has_is_spelt(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("name", "guess", "most"), [("Feyzin", "Cleo", 4), ("Hitesh", "Hitsesh", 3), ("Outi", "Outsi", 3)]
 )
-def test_a_word_and_a_piece_are_tried_at_once_and_parts_that_are_nearly_the_same_for_each_other(
+def test_a_beginning_and_a_piece_are_tried_at_once_and_parts_that_are_nearly_the_same_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, guess: str, most: int
 ) -> None:
     known = ["fey", "hit", "hits", "out", "outs", "mac", "no", "go", "in", "bill"]
-    ends = {PIECE + end: [("za", f"za{end}")] for end in ("zin", "esh", "i", "a", "son", "ing")}
+    parts = parts_of(["zin", "esh", "i", "a", "son", "ing"], known)
     monkeypatch.setattr(words, "embedder_words", lambda embedder: known)
-    monkeypatch.setattr(refiner, "continuations", lambda embedder: ends)
+    monkeypatch.setattr(refiner, "word_parts", lambda embedder: parts)
     monkeypatch.setattr(moves, "_NEAREST", 3)  # a large lexicon has many entries that point along the residual
     pair = (FRAME.format(name, "Oslo"), FRAME.format(guess, "Oslo"))
     (found,), _ = refined(tmp_path, [pair], MiniLM(), texts=TRIPS, numbers=0, max_queries=most)
     assert found.candidates[0] == pair[0]
+
+
+@pytest.mark.parametrize("guess", ["A|una|yt", "A|yt", "A|yt|una|zin", "Fey|yt|una"])
+def test_the_parts_of_a_spelt_word_are_exchanged_added_removed_and_replaced(tmp_path: Path, guess: str) -> None:
+    ends, beginnings = ["qi", "yt", "una", "zin", "esh", "son"], ["a", "an", "fey", "hit", "out"]
+    embedder, true = MiniLM(), FRAME.format("Aytuna", "Oslo")
+    oracle = CachedEmbedder(embedder, tmp_path)
+    lexicon = Lexicon({"oslo": "Oslo"}, Language.count(TRIPS), oracle, parts_of(ends, beginnings))
+    whole = Units.of(FRAME.format("NAME", "Oslo"))
+    text = whole.replaced(1, guess.replace("|", PIECE))
+    vector, target = normalize(embedder.embed([str(text), true]), dim=1)
+    (changes,) = moves.proposals([(text, vector, target)], lexicon)
+    assert true in [str(changed) for changed in islice(changes, 32)]
 
 
 class Decoder(Writer):
@@ -285,29 +305,38 @@ def test_a_piece_stands_behind_an_unknown_word_rather_than_behind_a_number_or_a_
     assert behind["fey"] > behind["told"] > behind["0188"] == behind["."]
 
 
-def test_ends_of_words_are_those_of_the_embedders_vocabulary() -> None:
+def test_parts_of_words_are_those_of_the_embedders_vocabulary() -> None:
     embedder = MiniLM()
-    found = continuations(embedder)
+    found = word_parts(embedder)
     assert found[f"{PIECE}zin"] == [("za", "zazin"), ("be", "bezin"), ("mo", "mozin")]
-    for piece, pairs in list(found.items())[::100]:
-        for beginning, word in pairs:
-            assert embedder.tokenizer.tokenize(word) == [beginning, piece.replace(PIECE, "##")]
-    assert continuations(Words()) == {}
+    assert found[f"ka{PIECE}"] == [(f"{PIECE}vsky", "kavsky"), (f"{PIECE}gawa", "kagawa")]
+    for part, pairs in list(found.items())[::100]:
+        for other, word in pairs:
+            split = (other, part) if part.startswith(PIECE) else (part, other)
+            assert (
+                embedder.tokenizer.tokenize(word)
+                == "".join(split).replace(PIECE * 2, PIECE).replace(PIECE, " ##").split()
+            )
+    assert word_parts(Words()) == {}
 
 
-def test_the_vector_of_a_piece_is_what_it_adds_to_the_beginnings_of_its_words(tmp_path: Path) -> None:
+def test_the_vector_of_a_part_is_what_it_adds_to_the_other_parts_of_its_words(tmp_path: Path) -> None:
     oracle = CachedEmbedder(Words(), tmp_path)
-    pieces = {f"{PIECE}zin": [("za", "zazin"), ("mo", "mozin")]}
-    lexicon = Lexicon({"ada": "Ada"}, Language.count(TEXTS), oracle, pieces)
-    ada, za, zazin, mo, mozin = normalize(oracle.embed(["Ada", "za", "zazin", "mo", "mozin"]), dim=1)
-    added = 3 * zazin - 2 * za + 3 * mozin - 2 * mo
-    torch.testing.assert_close(lexicon.vectors, torch.stack([ada, normalize(added, dim=0)]))
-    assert lexicon.entries == ["Ada", f"{PIECE}zin"]
+    parts = {f"{PIECE}zin": [("za", "zazin"), ("mo", "mozin")], f"ada{PIECE}": [(f"{PIECE}zin", "adazin")]}
+    lexicon = Lexicon({"ada": "Ada"}, Language.count(TEXTS), oracle, parts)
+    texts = ["Ada", "za", "zazin", "mo", "mozin", "adazin"]
+    ada, za, zazin, mo, mozin, adazin = normalize(oracle.embed(texts), dim=1)
+    zin = normalize(3 * zazin - 2 * za + 3 * mozin - 2 * mo, dim=0)
+    torch.testing.assert_close(lexicon.vectors, torch.stack([ada, zin, normalize(3 * adazin - 2 * zin, dim=0)]))
+    assert lexicon.entries == ["Ada", f"{PIECE}zin", "ada"]
+    keys = lexicon.keys(["ada", f"{PIECE}zin", "ada"])
+    assert [lexicon.rows[key] for key in keys] == [2, 1, 0]
 
 
 def test_pieces_are_parts_of_the_word_before_them() -> None:
     units = Units(("Fey", f"{PIECE}zin", "went"), ("", "", " "), ".")
     assert str(units) == "Feyzin went."
+    assert units.spelt() == [(0, 2)]
     assert str(units.inserted(2, f"{PIECE}a")) == "Feyzina went."
     assert str(units.replaced(1, "Ada")) == "Fey Ada went."
     assert str(units.ordered([2, 0, 1])) == "went Feyzin."

@@ -100,6 +100,15 @@ class Units:
                 found.append((begin, end + 1))
         return found
 
+    def spelt(self) -> list[tuple[int, int]]:
+        """Begin and end of each word that pieces continue."""
+        ends = [place for place in range(1, len(self) + 1) if place == len(self) or not is_piece(self.surfaces[place])]
+        return [
+            (begin, end)
+            for begin, end in pairwise((0, *ends))
+            if end > begin + 1 and not is_piece(self.surfaces[begin])
+        ]
+
     def ordered(self, places: Sequence[int]) -> Units:
         """With the units at ``places``, in this order; units that stay together keep the space between them."""
         surfaces = tuple(self.surfaces[place] for place in places)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from heapq import nsmallest
-from itertools import chain, pairwise, repeat
+from itertools import chain, combinations, pairwise, repeat
 from operator import itemgetter
 from typing import Any
 
@@ -34,10 +34,13 @@ _SUBSTITUTES, _SIBLINGS, _ENTRIES, _PLACES = 180, 6, 8, 4
 _ORDERS, _USUAL, _FREQUENT = 60, 60, 40  # moves of a kind at the most; usual words of a place, too
 # Cosine that one nat of log probability is worth: of other forms and shorter texts, of usual words, of any word.
 _FLUENCY, _USUAL_FLUENCY, _WORD_FLUENCY = 0.05, 0.02, 0.01
-_PAIRED, _PAIRS = 128, 40  # words, and pieces, that are paired; pairs at the most
-_FAR = 0.95  # cosine up to which a word and a piece are tried at once
+_PAIRED, _PAIRS = 128, 40  # beginnings, and pieces, that are paired; pairs at the most
+_FAR = 0.97  # cosine up to which a beginning and a piece are tried at once
+_PARTS = 15  # other parts for each part of a spelt word, and further ones
+_EARLIER, _EXCHANGED = 0.03, 0.3  # what each place before the best one costs an insertion; score of parts exchanged
 _NEAR_ORDER, _NEAR = 0.8, 0.9  # cosine from which word order, and small differences, are looked at
-_FIRST, _THEN = "wsqqspsq", "wqcdiopqsdpnf"  # in which order kinds of moves are tried
+_FIRST, _THEN = "sqqspsq", "qcdiopqsdpnf"  # in which order kinds of moves are tried
+_FIRST_SPELT, _THEN_SPELT = "gsqgsgq", "gdgsgogdgcgigsgngf"  # of a text with a spelt word
 _MOST = 120  # changes of a text
 _LEAST = 1e-4
 
@@ -76,22 +79,28 @@ class Proposals:
         self.cosine = float(target @ vector)
         self.residual = target - vector
         self.length = self.residual.norm().clamp_min(_LEAST)
-        self.old = lexicon.vectors_of(units.words)
+        self.old = lexicon.vectors_of(lexicon.keys(units.words))
         self.own, self.here = self.old @ self.residual, self.residual @ vector
         self._around = (START, *units.words, END)
         self._old: dict[tuple[int, int], float] = {}
+        self._spelt = units.spelt()
+        self._parts = [one for word in self._spelt for place in range(*word) for one in self._best_parts(along, place)]
+        self._pairs = self._best_pairs(along) if self.cosine < _FAR else []
         rows = _largest(along, _NEAREST)
         entries, along = lexicon.vectors[rows], along[rows]
         alike = self.old @ entries.T  # (n, m)
         substitution = step_fit(along[None] - self.own[:, None], distance(alike), self.length, len(units))
-        pieces = lexicon.pieces[rows]
+        pieces, begins = lexicon.pieces[rows], lexicon.begins[rows]
         words = torch.tensor([not is_piece(word) for word in units.words])
-        substitution[words[:, None] & pieces[None]] = -1.0  # a piece is added to a word, it stands for none
+        begun = torch.zeros(len(units), dtype=torch.bool)
+        begun[[begin for begin, _ in self._spelt]] = True
+        # A piece is added to a word, it stands for none; a beginning stands before a piece.
+        unfit = (words[:, None] & pieces) | (~begun[:, None] & begins)
+        substitution[unfit], alike[unfit] = -1.0, -1.0
         insertion = (along - self.here) / distance(entries @ vector) / self.length
         self._spans = units.spans()
         spans = normalize(torch.stack([self.old[begin:end].sum(0) for begin, end in self._spans]), dim=1)
         self._removal = ((self.here - spans @ self.residual) / distance(spans @ vector) / self.length).tolist()
-        self._pairs = self._best_pairs(rows, along, words, pieces) if self.cosine < _FAR else []
         # Kept is what is left of the matrices, (score, place, entry): many texts wait at the same time. In the order of
         # place and entry, so that equal scores (a word that stands twice) do not depend on the last bits of a vector.
         count = len(rows)
@@ -106,9 +115,13 @@ class Proposals:
             for place, columns in enumerate(closest.tolist())
             for column in columns
         ]
+        more = _PARTS if self._spelt else _ENTRIES
         self._insertions, self._continuations = (
             list(zip(insertion[best].tolist(), rows[best].tolist(), strict=True))
-            for best in (_largest(insertion.masked_fill(other, -1.0), _ENTRIES) for other in (pieces, ~pieces))
+            for best in (
+                _largest(insertion.masked_fill(other, -1.0), count)
+                for other, count in ((pieces | begins, _ENTRIES), (~pieces, more))
+            )
         )
 
     def __iter__(self) -> Iterator[Units]:
@@ -116,14 +129,15 @@ class Proposals:
         kinds: dict[str, Iterator[Move]] = {
             "s": _best(self.substitutes), "p": _best(lambda: self.insertions(self._continuations)),
             "d": _best(self.removals), "i": _best(lambda: self.insertions(self._insertions)),
-            "w": _best(self.spellings), "q": _best(self.pairs),
+            "g": _best(self.spellings), "q": _best(self.pairs),
         }  # fmt: skip
         if self.cosine > _NEAR_ORDER:
             kinds |= {"o": self.orders()}
         if self.cosine > _NEAR:
             kinds |= {"n": _best(self.siblings), "c": _best(self.usual, _USUAL), "f": _best(self.frequent)}
         found = 0
-        for pattern in chain([_FIRST], repeat(_THEN)):
+        first, then = (_FIRST_SPELT, _THEN_SPELT) if self._spelt else (_FIRST, _THEN)
+        for pattern in chain([first], repeat(then)):
             before = found
             for kind in pattern:
                 move = next(kinds.get(kind, iter(())), None)
@@ -132,7 +146,7 @@ class Proposals:
                     found += 1
                     if found == _MOST:
                         return
-            if found == before and pattern == _THEN:
+            if found == before and pattern == then:
                 return
 
     def substitutes(self) -> Iterator[Move]:
@@ -141,21 +155,28 @@ class Proposals:
             fluency = self.gain(place, place + 1, self.lexicon.words(row))
             yield Move(score + _WORD_FLUENCY * fluency, partial(self._replaced, place, entry))
 
-    def _best_pairs(
-        self, rows: Tensor, along: Tensor, words: Tensor, pieces: Tensor
-    ) -> list[tuple[float, int, int, int]]:
-        """Score, place, word and piece of the pairs that fit best in place of a word.
+    def _best_parts(self, along: Tensor, place: int) -> list[tuple[float, int, int]]:
+        """Score, place and entry of the parts that fit best in place of a part of a spelt word.
 
-        ``rows`` (m,) are entries, ``along`` their products with the residual, ``pieces`` those that are ends of words;
-        ``words`` (n,) are the units that are none.
+        They need not point along the residual: what is left between "eggs" and "egg" is smaller than both.
         """
-        places = words.nonzero()[:, 0].tolist()
-        chosen = [kind[_largest(along[kind], _PAIRED)] for kind in ((~pieces).nonzero()[:, 0], pieces.nonzero()[:, 0])]
+        part = self.lexicon.piece_rows if is_piece(self.units.words[place]) else self.lexicon.begin_rows
+        steps = distance(self.lexicon.vectors[part] @ self.old[place])
+        scores = step_fit(along[part] - self.own[place], steps, self.length, len(self.units))
+        best = _largest(scores, _PARTS)
+        rows = (best + part.start).tolist()
+        return [(score, place, row) for score, row in zip(scores[best].tolist(), rows, strict=True)]
+
+    def _best_pairs(self, along: Tensor) -> list[tuple[float, int, int, int]]:
+        """Score, place, beginning and piece of the pairs that fit best in place of a word."""
+        places = [place for place, word in enumerate(self.units.words) if not is_piece(word)]
+        parts = (self.lexicon.begin_rows, self.lexicon.piece_rows)
+        chosen = [part.start + _largest(along[part], _PAIRED) for part in parts]
         count = len(chosen[1])
-        if not places or not count:
+        if not places or not count or not len(chosen[0]):
             return []
-        (word, piece), old, text = (self.lexicon.vectors[rows[own]] for own in chosen), self.old[places], self.vector
-        # The step w - o + p - t of unit vectors: word w and piece p in place of the old word o in the text t.
+        (word, piece), old, text = (self.lexicon.vectors[own] for own in chosen), self.old[places], self.vector
+        # The step w - o + p - t of unit vectors: beginning w and piece p in place of the old word o in the text t.
         products = (word @ piece.T)[None] - (old @ word.T)[:, :, None] - (old @ piece.T)[:, None]
         products = products + (old @ text)[:, None, None] - (word @ text)[:, None] - piece @ text
         step = (4 + 2 * products).clamp_min(_LEAST).sqrt()
@@ -164,11 +185,11 @@ class Proposals:
         best, found = _largest(scores, _PAIRS), []
         for score, flat in zip(scores[best].tolist(), best.tolist(), strict=True):
             (place, first), second = divmod(flat // count, len(chosen[0])), flat % count
-            found.append((score, places[place], int(rows[chosen[0][first]]), int(rows[chosen[1][second]])))
+            found.append((score, places[place], int(chosen[0][first]), int(chosen[1][second])))
         return found
 
     def pairs(self) -> Iterable[Move]:
-        """A word and a piece that continues it in place of a word."""
+        """A beginning and a piece in place of a word."""
         for score, place, word, piece in self._pairs:
             entry = self.lexicon.entries[word] + self.lexicon.entries[piece]
             fluency = self.gain(place, place + 1, (*self.lexicon.words(word), *self.lexicon.words(piece)))
@@ -183,20 +204,21 @@ class Proposals:
                 yield Move(score + _FLUENCY * fluency, partial(self._replaced, place, entry))
 
     def spellings(self) -> Iterable[Move]:
-        """Replacements of the parts of spelt words by parts that are nearly the same to the embedder.
-
-        They need not point along the residual: what is left between "outs" and "out" is smaller than both.
-        """
-        words = self.units.words
-        for place, (word, right) in enumerate(pairwise((*words, ""))):
-            if is_piece(word) or is_piece(right):
-                rows = [row for row in self.lexicon.nearest(word) if self.lexicon.words(row) != (word,)]
-                rows = [row for row in rows if is_piece(self.lexicon.entries[row]) == is_piece(word)]
-                new = self.lexicon.vectors[rows]
-                steps = distance(new @ self.old[place])
-                scores = step_fit(new @ self.residual - self.own[place], steps, self.length, len(words))
-                for score, row in zip(scores.tolist(), rows, strict=True):
-                    yield Move(score, partial(self._replaced, place, self.lexicon.entries[row]))
+        """Spelt words with another part, a piece more or less, or two pieces exchanged."""
+        for score, place, row in self._parts:
+            yield Move(score, partial(self._replaced, place, self.lexicon.entries[row]))
+        removal = dict(zip(self._spans, self._removal, strict=True))
+        for begin, end in self._spelt:
+            for score, row in self._continuations:
+                for place in range(begin + 1, end + 1):
+                    inserted = partial(self._inserted, place, self.lexicon.entries[row])
+                    yield Move(score - _EARLIER * (end - place), inserted)
+            for place in range(begin + 1, end):
+                yield Move(removal[place, place + 1], partial(self._removed, place, 1))
+            for one, other in combinations(range(begin + 1, end), 2):
+                places = [*range(len(self.units))]
+                places[one], places[other] = other, one
+                yield Move(_EXCHANGED, partial(self.units.ordered, places))
 
     def usual(self) -> Iterable[Move]:
         """Replacements by words that training has between these neighbours: another weekday, ``an`` for ``a``."""
@@ -236,7 +258,7 @@ class Proposals:
                 every = every[::-1]
             places = sorted(every, key=lambda place: -self.gain(place, place, words))
             for rank, place in enumerate(places[:_PLACES]):
-                yield Move(score - 0.03 * rank, partial(self._inserted, place, entry))
+                yield Move(score - _EARLIER * rank, partial(self._inserted, place, entry))
 
     def orders(self) -> Iterator[Move]:
         """The most fluent exchanges of two spans, with the log probability that each gains."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unembed.attacks.refine.lexicon.language import Language
 from unembed.attacks.refine.lexicon.surrogate import Surrogate, fit
-from unembed.attacks.refine.lexicon.words import Lexicon, WordSources, continuations, digest_of, known_words, merged
+from unembed.attacks.refine.lexicon.words import Lexicon, WordSources, digest_of, known_words, merged, word_parts
 from unembed.attacks.refine.refining import Refiner
 from unembed.embedders.cache.cached import CachedEmbedder
 
@@ -70,8 +70,8 @@ class WordRefiner(WordSources, Refiner):
                 *self.public(embedder),
                 [*self.language.beginnings, *self.language.joined] if self.training else [],
             )
-            pieces = continuations(embedder) if self.vocabulary else {}
-            self._lexicon = Lexicon(entries, self.language, oracle, pieces)
+            parts = word_parts(embedder) if self.vocabulary else {}
+            self._lexicon = Lexicon(entries, self.language, oracle, parts)
         return self._lexicon
 
     def in_lexicon(self, texts: Sequence[str], oracle: CachedEmbedder) -> list[bool]:

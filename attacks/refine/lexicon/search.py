@@ -46,7 +46,7 @@ class LexiconSearch(WordRefiner):
     """
 
     max_queries: PositiveInt = 100
-    beam: PositiveInt = 2
+    beam: PositiveInt = 3
     moves: PositiveInt = 1
     proposals: PositiveInt = 5
     fluency: NonNegativeFloat = 6e-4

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -31,7 +32,7 @@ from unembed.embedders.cache.cached import CachedEmbedder, Purpose
 _KEY = "attack/refine=[lexicon]"
 KEY = "attack.refine.lexicon"
 AT_ONCE = 4096  # texts of a block
-Spelt = Sequence[tuple[str, str]]  # words that end in a piece, each behind its beginning: ("za", "zazin")
+Spelt = Sequence[tuple[str, str]]  # words with a part, each behind its other part: of "zin", ("za", "zazin")
 
 
 class Lexicon:
@@ -43,23 +44,25 @@ class Lexicon:
         entries: As they are written, without those that the embedder does not tell from an earlier one.
         vectors: Theirs, (V, d).
         pieces: Which entries are ends of words, (V,) bool.
-        rows: Places of lower-case entries in these lists.
+        begins: Which entries are beginnings of words that end in a piece, (V,) bool.
+        piece_rows, begin_rows: The same as slices: entries, pieces and beginnings follow each other.
+        rows: Places of lower-case entries in these lists; a beginning has a ``PIECE`` at its end.
     """
 
     def __init__(
-        self, entries: Mapping[str, str], language: Language, oracle: CachedEmbedder, pieces: Mapping[str, Spelt]
+        self, entries: Mapping[str, str], language: Language, oracle: CachedEmbedder, parts: Mapping[str, Spelt]
     ) -> None:
         if not entries:
             raise InputError(f"{_KEY}: no word in the lexicon: no training text is known, and no source is on")
         self.language, self._oracle = language, oracle
         written = [language.written(entry) if entry.islower() else entry for entry in entries.values()]
-        words, own = [*entries, *pieces], [*written, *pieces]
-        written += dict.fromkeys(one for pairs in pieces.values() for pair in pairs for one in pair)
+        words, own = [*entries, *parts], [*written, *(part.removesuffix(PIECE) for part in parts)]
+        written += dict.fromkeys(one for pairs in parts.values() for pair in pairs for one in pair if one not in parts)
         self._check_limit(written)
         why = f"The lexicon takes {len(written):,} texts, each embedded once"
         vectors = unit_vectors(written, oracle, "lexicon", key=_KEY, why=why)
-        if pieces:
-            vectors = _with_pieces(vectors, len(entries), written, pieces)
+        if parts:
+            vectors = _with_parts(vectors, len(entries), written, parts)
         # Of entries with one vector, such as those that differ by an accent that the embedder drops, the first stands.
         kept = distinct_rows(vectors)
         for begin in range(0, len(kept), AT_ONCE):  # in place, since there may be millions
@@ -68,10 +71,13 @@ class Lexicon:
         self.vectors = vectors[: len(kept)]
         self.entries = [own[row] for row in kept]
         self.pieces = torch.tensor([is_piece(entry) for entry in self.entries])
+        self.begins = torch.tensor([words[row].endswith(PIECE) for row in kept])
+        count, begins = len(kept), int(self.begins.sum())
+        self.begin_rows = slice(count - begins, count)
+        self.piece_rows = slice(count - begins - int(self.pieces.sum()), count - begins)
         self.rows = {words[row]: place for place, row in enumerate(kept)}
         self._mean = self.vectors.mean(0, keepdim=True)
         self._others: dict[str, Tensor] = {}
-        self._nearest: dict[str, list[int]] = {}
 
     def units(self, text: str) -> Units:
         """The units of a text; words that are no entries are split as the embedder splits them, where it shows that."""
@@ -86,6 +92,11 @@ class Lexicon:
             surfaces += parts if known else [surface]
             gaps += [gap, *([""] * (len(parts) - 1) if known else [])]
         return Units(tuple(surfaces), tuple(gaps), whole.tail)
+
+    def keys(self, words: Sequence[str]) -> list[str]:
+        """What lower-case units are in ``rows``: a word that pieces continue is a beginning, where that is an entry."""
+        begun = (word + PIECE if is_piece(right) else word for word, right in pairwise((*words, "")))
+        return [key if key in self.rows else word for key, word in zip(begun, words, strict=True)]
 
     def words(self, row: int) -> tuple[str, ...]:
         return tuple(UNIT.findall(self.entries[row].lower()))
@@ -120,13 +131,6 @@ class Lexicon:
                 vectors[place] = self._others[word]
         return vectors
 
-    def nearest(self, word: str) -> list[int]:
-        """Rows of the ``_CLOSEST`` entries whose vectors are closest to that of a lower-case word, closest first."""
-        if word not in self._nearest:
-            found = self.vectors @ self.vectors_of([word])[0]
-            self._nearest[word] = found.topk(min(_CLOSEST, len(found))).indices.tolist()
-        return self._nearest[word]
-
     def _check_limit(self, words: Sequence[str]) -> None:
         """Check the limit of an embedder that may cost money, and say what the lexicon costs."""
         embedder = self._oracle.source.embedder
@@ -142,26 +146,35 @@ class Lexicon:
         embedder.log_cost(needed)
 
 
-def _with_pieces(vectors: Tensor, count: int, texts: Sequence[str], pieces: Mapping[str, Spelt]) -> Tensor:
-    """Vectors of ``count`` entries and then of pieces: the mean over its words of what each adds to its beginning.
+def _with_parts(vectors: Tensor, count: int, texts: Sequence[str], parts: Mapping[str, Spelt]) -> Tensor:
+    """Vectors of ``count`` entries and then of parts: the mean over its words of what each adds to its other part.
 
-    ``vectors`` are those of ``texts``, which are the entries and then the pieces' words and their beginnings.
+    ``vectors`` are those of ``texts``, which are the entries and then the parts' words and their beginnings.
     """
-    rows = {text: row for row, text in enumerate(texts[count:], count)}
-    own = []
-    for pairs in pieces.values():
-        begun, whole = (vectors[[rows[one] for one in side]] for side in zip(*pairs, strict=True))
-        own.append(((1 + _ADDED) * whole - _ADDED * begun).mean(0))
-    vectors[count : count + len(own)] = torch.nn.functional.normalize(torch.stack(own), dim=1)
-    return vectors[: count + len(own)]
+    known = dict(zip(texts[count:], vectors[count:].clone(), strict=True))
+    for part, pairs in parts.items():
+        other, whole = (torch.stack([known[one] for one in side]) for side in zip(*pairs, strict=True))
+        known[part] = torch.nn.functional.normalize(((1 + _ADDED) * whole - _ADDED * other).mean(0), dim=0)
+    vectors[count : count + len(parts)] = torch.stack([known[part] for part in parts])
+    return vectors[: count + len(parts)]
 
 
 # -- sources
-_ADDED = 2.0  # how far beyond the word, seen from the beginning, the piece lies
-_CLOSEST = 60  # entries like a word that are looked at
+_ADDED = 2.0  # how far beyond the word, seen from its other part, a part lies
 _SHOWN, _LONGEST = 3, 40  # entries named in a warning, and characters of each
 _LOCALES = ("en_US", "en_GB", "en_CA", "en_AU", "en_NZ", "en_IE", "en_IN")
 _BEGINNINGS = ("za", "be", "mo")  # of words that show what a piece behind them means to the embedder
+_ENDS = (
+    "ny",
+    "ra",
+    "li",
+    "ndo",
+    "vsky",
+    "gawa",
+    "qi",
+)  # and ends that show it of a beginning, which has _SHOWING words
+_SHOWING = 2
+_SHORT = 4  # letters of a beginning: nineteen of twenty names that the tokenizer splits have no longer one
 _WHOLE_WORD = re.compile(r"[^\W_]+")
 
 
@@ -230,22 +243,36 @@ def embedder_words(embedder: object) -> Iterator[str]:
         yield from (word for word in sorted(tokenizer.get_vocab()) if _WHOLE_WORD.fullmatch(word))
 
 
-def continuations(embedder: object) -> dict[str, list[tuple[str, str]]]:
-    """Pieces that continue a word in the embedder's own vocabulary, where it shows its WordPiece tokenizer; else none.
+def word_parts(embedder: object) -> dict[str, list[tuple[str, str]]]:
+    """Parts of words in the embedder's own vocabulary, where it shows its WordPiece tokenizer; else none.
 
-    Each with the words that the tokenizer splits into a short beginning and this piece:
-    ``{"nie": [("za", "zanie"), ("mo", "monie")]}``.
+    First pieces, which continue a word, then short beginnings, each with words that the tokenizer splits into this part
+    and another: ``{"<PIECE>nie": [("za", "zanie"), ("mo", "monie")], "ka<PIECE>": [("<PIECE>li", "kali")]}``.
     """
     tokenizer: Any = getattr(embedder, "tokenizer", None)
     vocabulary = {} if tokenizer is None else tokenizer.get_vocab()
-    every = (token[2:] for token in sorted(vocabulary) if token.startswith("##") and token.isascii())
-    pieces = [piece for piece in every if _WHOLE_WORD.fullmatch(piece)]
+    tokens = [
+        token for token in sorted(vocabulary) if token.isascii() and _WHOLE_WORD.fullmatch(token.replace("##", ""))
+    ]
+    pieces = [token[2:] for token in tokens if token.startswith("##")]
+    begun = [token for token in tokens if token.isalpha() and len(token) <= _SHORT]
     found: dict[str, list[tuple[str, str]]] = {}
-    for beginning in _BEGINNINGS if pieces else ():
-        split = tokenizer([beginning + piece for piece in pieces], add_special_tokens=False)["input_ids"]
-        for piece, ids in zip(pieces, split, strict=True):
-            if len(ids) == 2 and ids[1] == vocabulary[f"##{piece}"]:
-                found.setdefault(PIECE + piece, []).append((beginning, beginning + piece))
+
+    def split(beginnings: Sequence[str], ends: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Beginnings and ends of those words that the tokenizer splits into these two."""
+        pairs = [(beginning, end) for beginning in beginnings for end in ends]
+        asked = [beginning + end for beginning, end in pairs]
+        every = tokenizer(asked, add_special_tokens=False)["input_ids"] if asked else []
+        for (beginning, end), ids in zip(pairs, every, strict=True):
+            if ids == [vocabulary.get(beginning), vocabulary.get(f"##{end}")]:
+                yield beginning, end
+
+    for one in _BEGINNINGS if pieces else ():
+        for beginning, end in split([one], pieces):
+            found.setdefault(PIECE + end, []).append((beginning, beginning + end))
+    for one in [end for end in _ENDS if PIECE + end in found]:
+        for beginning, end in split([new for new in begun if len(found.get(new + PIECE, ())) < _SHOWING], [one]):
+            found.setdefault(beginning + PIECE, []).append((PIECE + end, beginning + end))
     return found
 
 
