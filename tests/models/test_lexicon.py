@@ -249,6 +249,15 @@ def test_the_parts_of_a_spelt_word_are_exchanged_added_removed_and_replaced(tmp_
     assert true in [str(changed) for changed in islice(changes, 32)]
 
 
+def test_two_names_that_stand_in_each_others_place_are_exchanged(tmp_path: Path) -> None:
+    embedder, true = MiniLM(), "Is Zoltan Reyes still married to Winifred?"
+    lexicon = Lexicon({"oslo": "Oslo"}, Language.count(TRIPS), CachedEmbedder(embedder, tmp_path), {})
+    text = Units.of("Is Winifred Reyes still married to Zoltan?")
+    vector, target = normalize(embedder.embed([str(text), true]), dim=1)
+    (changes,) = moves.proposals([(text, vector, target)], lexicon)
+    assert true in [str(changed) for changed in islice(changes, 24)]
+
+
 class Decoder(Writer):
     """A text is the more probable, the more of the words of ``text`` it has in their places."""
 

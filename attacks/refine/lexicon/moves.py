@@ -39,8 +39,8 @@ _FAR = 0.97  # cosine up to which a beginning and a piece are tried at once
 _PARTS = 15  # other parts for each part of a spelt word, and further ones
 _EARLIER, _EXCHANGED = 0.03, 0.3  # what each place before the best one costs an insertion; score of parts exchanged
 _NEAR_ORDER, _NEAR = 0.8, 0.9  # cosine from which word order, and small differences, are looked at
-_FIRST, _THEN = "sqqspsq", "qcdiopqsdpnf"  # in which order kinds of moves are tried
-_FIRST_SPELT, _THEN_SPELT = "gsqgsgq", "gdgsgogdgcgigsgngf"  # of a text with a spelt word
+_FIRST, _THEN = "sqqspsq", "qcxdiopqsdpnf"  # in which order kinds of moves are tried
+_FIRST_SPELT, _THEN_SPELT = "gsqgsgq", "gdgxgsgogdgcgigsgngf"  # of a text with a spelt word
 _MOST = 120  # changes of a text
 _LEAST = 1e-4
 
@@ -132,7 +132,7 @@ class Proposals:
             "g": _best(self.spellings), "q": _best(self.pairs),
         }  # fmt: skip
         if self.cosine > _NEAR_ORDER:
-            kinds |= {"o": self.orders()}
+            kinds |= {"o": self.orders(), "x": self.names()}
         if self.cosine > _NEAR:
             kinds |= {"n": _best(self.siblings), "c": _best(self.usual, _USUAL), "f": _best(self.frequent)}
         found = 0
@@ -266,6 +266,21 @@ class Proposals:
         follows = np.array([[self.language.follows(left, right) for right in words] for left in words])
         for score, places in exchanges(follows, _ORDERS):
             yield Move(score, partial(self.recased, self.units.ordered(places)))
+
+    def names(self) -> Iterator[Move]:
+        """Two names exchanged: to the bigrams, one name is as good as another."""
+        words, surfaces, count = self.units.words, self.units.surfaces, len(self.units)
+        begins = [place for place, word in enumerate(words) if not is_piece(word)]
+        # A sentence begins with a capital letter anyway, so what is known of its first word counts.
+        first = self.language.written(words[0]) if words[0] in self.language.counts else surfaces[0]
+        spans = [
+            (begin, end)
+            for begin, end in zip(begins, [*begins[1:], count], strict=True)
+            if (surfaces[begin] if begin else first)[:1].isupper()
+        ]
+        for (a, b), (c, d) in combinations(spans, 2):
+            order = [*range(a), *range(c, d), *range(b, c), *range(a, b), *range(d, count)]
+            yield Move(0.0, partial(self.recased, self.units.ordered(order)))
 
     def frequent(self) -> Iterable[Move]:
         """Frequent words where the neighbours ask for them."""
