@@ -251,11 +251,12 @@ def test_the_parts_of_a_spelt_word_are_exchanged_added_removed_and_replaced(tmp_
 
 def test_two_names_that_stand_in_each_others_place_are_exchanged(tmp_path: Path) -> None:
     embedder, true = MiniLM(), "Is Zoltan Reyes still married to Winifred?"
-    lexicon = Lexicon({"oslo": "Oslo"}, Language.count(TRIPS), CachedEmbedder(embedder, tmp_path), {})
+    language = Language.count(["Is Ada Reyes still married to Bob?"])
+    lexicon = Lexicon({"oslo": "Oslo"}, language, CachedEmbedder(embedder, tmp_path), {})
     text = Units.of("Is Winifred Reyes still married to Zoltan?")
     vector, target = normalize(embedder.embed([str(text), true]), dim=1)
     (changes,) = moves.proposals([(text, vector, target)], lexicon)
-    assert true in [str(changed) for changed in islice(changes, 24)]
+    assert true in [str(changed) for changed in islice(changes, 16)]
 
 
 class Decoder(Writer):
