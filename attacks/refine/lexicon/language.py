@@ -100,14 +100,14 @@ class Units:
                 found.append((begin, end + 1))
         return found
 
+    def whole(self) -> list[tuple[int, int]]:
+        """Begin and end of each unit with the pieces that continue it."""
+        begins = [place for place, surface in enumerate(self.surfaces) if not is_piece(surface)]
+        return list(pairwise([*begins, len(self)]))
+
     def spelt(self) -> list[tuple[int, int]]:
-        """Begin and end of each word that pieces continue."""
-        ends = [place for place in range(1, len(self) + 1) if place == len(self) or not is_piece(self.surfaces[place])]
-        return [
-            (begin, end)
-            for begin, end in pairwise((0, *ends))
-            if end > begin + 1 and not is_piece(self.surfaces[begin])
-        ]
+        """Those of the whole units that are words with pieces."""
+        return [(begin, end) for begin, end in self.whole() if end > begin + 1]
 
     def ordered(self, places: Sequence[int]) -> Units:
         """With the units at ``places``, in this order; units that stay together keep the space between them."""

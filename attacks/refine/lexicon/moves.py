@@ -90,7 +90,9 @@ class Proposals:
         entries, along = lexicon.vectors[rows], along[rows]
         alike = self.old @ entries.T  # (n, m)
         substitution = step_fit(along[None] - self.own[:, None], distance(alike), self.length, len(units))
-        pieces, begins = lexicon.pieces[rows], lexicon.begins[rows]
+        pieces, begins = (
+            (part.start <= rows) & (rows < part.stop) for part in (lexicon.piece_rows, lexicon.begin_rows)
+        )
         words = torch.tensor([not is_piece(word) for word in units.words])
         begun = torch.zeros(len(units), dtype=torch.bool)
         begun[[begin for begin, _ in self._spelt]] = True
@@ -119,8 +121,8 @@ class Proposals:
         self._insertions, self._continuations = (
             list(zip(insertion[best].tolist(), rows[best].tolist(), strict=True))
             for best in (
-                _largest(insertion.masked_fill(other, -1.0), count)
-                for other, count in ((pieces | begins, _ENTRIES), (~pieces, more))
+                _largest(insertion.masked_fill(other, -1.0), most)
+                for other, most in ((pieces | begins, _ENTRIES), (~pieces, more))
             )
         )
 
@@ -216,8 +218,7 @@ class Proposals:
             for place in range(begin + 1, end):
                 yield Move(removal[place, place + 1], partial(self._removed, place, 1))
             for one, other in combinations(range(begin + 1, end), 2):
-                places = [*range(len(self.units))]
-                places[one], places[other] = other, one
+                places = _exchanged(one, one + 1, other, other + 1, len(self.units))
                 yield Move(_EXCHANGED, partial(self.units.ordered, places))
 
     def usual(self) -> Iterable[Move]:
@@ -269,18 +270,15 @@ class Proposals:
 
     def names(self) -> Iterator[Move]:
         """Two names exchanged: to the bigrams, one name is as good as another."""
-        words, surfaces, count = self.units.words, self.units.surfaces, len(self.units)
-        begins = [place for place, word in enumerate(words) if not is_piece(word)]
+        words, surfaces = self.units.words, self.units.surfaces
         # A sentence begins with a capital letter anyway, so what is known of its first word counts.
         first = self.language.written(words[0]) if words[0] in self.language.counts else surfaces[0]
         spans = [
-            (begin, end)
-            for begin, end in zip(begins, [*begins[1:], count], strict=True)
-            if (surfaces[begin] if begin else first)[:1].isupper()
+            (begin, end) for begin, end in self.units.whole() if (surfaces[begin] if begin else first)[:1].isupper()
         ]
-        for (a, b), (c, d) in combinations(spans, 2):
-            order = [*range(a), *range(c, d), *range(b, c), *range(a, b), *range(d, count)]
-            yield Move(0.0, partial(self.recased, self.units.ordered(order)))
+        for one, other in combinations(spans, 2):
+            places = _exchanged(*one, *other, len(self.units))
+            yield Move(0.0, partial(self.recased, self.units.ordered(places)))
 
     def frequent(self) -> Iterable[Move]:
         """Frequent words where the neighbours ask for them."""
@@ -379,7 +377,12 @@ def exchanges(follows: NDArray[np.float64], most: int) -> Iterator[tuple[float, 
     chosen = np.argsort(-gain, kind="stable")[:most]
     for row in chosen.tolist():
         a, b, c, d = (int(side[row]) - 1 for side in (i, j, k, m))
-        yield float(gain[row]), [*range(a), *range(c, d), *range(b, c), *range(a, b), *range(d, count)]
+        yield float(gain[row]), _exchanged(a, b, c, d, count)
+
+
+def _exchanged(a: int, b: int, c: int, d: int, count: int) -> list[int]:
+    """The places of ``count`` units where those from a to b and those from c to d have changed places."""
+    return [*range(a), *range(c, d), *range(b, c), *range(a, b), *range(d, count)]
 
 
 @lru_cache(maxsize=128)

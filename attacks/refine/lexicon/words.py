@@ -43,9 +43,8 @@ class Lexicon:
     Attributes:
         entries: As they are written, without those that the embedder does not tell from an earlier one.
         vectors: Theirs, (V, d).
-        pieces: Which entries are ends of words, (V,) bool.
-        begins: Which entries are beginnings of words that end in a piece, (V,) bool.
-        piece_rows, begin_rows: The same as slices: entries, pieces and beginnings follow each other.
+        piece_rows: Which entries are ends of words; they and the beginnings follow the others.
+        begin_rows: Which entries are beginnings of words that end in a piece.
         rows: Places of lower-case entries in these lists; a beginning has a ``PIECE`` at its end.
     """
 
@@ -70,11 +69,9 @@ class Lexicon:
             vectors[begin : begin + len(block)] = vectors[block]
         self.vectors = vectors[: len(kept)]
         self.entries = [own[row] for row in kept]
-        self.pieces = torch.tensor([is_piece(entry) for entry in self.entries])
-        self.begins = torch.tensor([words[row].endswith(PIECE) for row in kept])
-        count, begins = len(kept), int(self.begins.sum())
-        self.begin_rows = slice(count - begins, count)
-        self.piece_rows = slice(count - begins - int(self.pieces.sum()), count - begins)
+        first = len(kept) - sum(words[row].endswith(PIECE) for row in kept)
+        self.piece_rows = slice(first - sum(map(is_piece, self.entries)), first)
+        self.begin_rows = slice(first, len(kept))
         self.rows = {words[row]: place for place, row in enumerate(kept)}
         self._mean = self.vectors.mean(0, keepdim=True)
         self._others: dict[str, Tensor] = {}
@@ -164,16 +161,8 @@ _ADDED = 2.0  # how far beyond the word, seen from its other part, a part lies
 _SHOWN, _LONGEST = 3, 40  # entries named in a warning, and characters of each
 _LOCALES = ("en_US", "en_GB", "en_CA", "en_AU", "en_NZ", "en_IE", "en_IN")
 _BEGINNINGS = ("za", "be", "mo")  # of words that show what a piece behind them means to the embedder
-_ENDS = (
-    "ny",
-    "ra",
-    "li",
-    "ndo",
-    "vsky",
-    "gawa",
-    "qi",
-)  # and ends that show it of a beginning, which has _SHOWING words
-_SHOWING = 2
+_ENDS = ("ny", "ra", "li", "ndo", "vsky", "gawa", "qi")  # and ends that show it of a beginning
+_SHOWING = 2  # words of a beginning
 _SHORT = 4  # letters of a beginning: nineteen of twenty names that the tokenizer splits have no longer one
 _WHOLE_WORD = re.compile(r"[^\W_]+")
 
@@ -258,9 +247,8 @@ def word_parts(embedder: object) -> dict[str, list[tuple[str, str]]]:
     begun = [token for token in tokens if token.isalpha() and len(token) <= _SHORT]
     found: dict[str, list[tuple[str, str]]] = {}
 
-    def split(beginnings: Sequence[str], ends: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """Beginnings and ends of those words that the tokenizer splits into these two."""
-        pairs = [(beginning, end) for beginning in beginnings for end in ends]
+    def split(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        """The pairs of beginning and end whose word the tokenizer splits into these two."""
         asked = [beginning + end for beginning, end in pairs]
         every = tokenizer(asked, add_special_tokens=False)["input_ids"] if asked else []
         for (beginning, end), ids in zip(pairs, every, strict=True):
@@ -268,10 +256,10 @@ def word_parts(embedder: object) -> dict[str, list[tuple[str, str]]]:
                 yield beginning, end
 
     for one in _BEGINNINGS if pieces else ():
-        for beginning, end in split([one], pieces):
+        for beginning, end in split([(one, piece) for piece in pieces]):
             found.setdefault(PIECE + end, []).append((beginning, beginning + end))
     for one in [end for end in _ENDS if PIECE + end in found]:
-        for beginning, end in split([new for new in begun if len(found.get(new + PIECE, ())) < _SHOWING], [one]):
+        for beginning, end in split([(new, one) for new in begun if len(found.get(new + PIECE, ())) < _SHOWING]):
             found.setdefault(beginning + PIECE, []).append((PIECE + end, beginning + end))
     return found
 
