@@ -36,6 +36,7 @@ from torch.nn import functional
 
 LAYERS, WIDTH, HEADS, VOCABULARY, PREFIX = 8, 448, 7, 8192, 4
 SURROGATE_WIDTH, SURROGATE_LAYERS = 256, 4
+LANGUAGE = 8_000_000  # bytes of the counts of words and of their neighbours
 LONGEST = 192  # tokens of a text, in either vocabulary
 LONG = 64  # longer texts are in every other epoch
 CHUNK = 20_000  # texts that a process prepares at a time
@@ -457,7 +458,8 @@ def make_run(options: Any) -> None:
     shutil.copytree(options.data / "decoder", artifacts / "decoder", dirs_exist_ok=True)
     search = artifacts / "refine" / "sentences"
     search.mkdir(parents=True, exist_ok=True)
-    Language.count([]).save(search / "language.json")
+    texts = [row["text"] for row in read_rows(options.text, "train")]
+    Language.count(texts).save(search / "language.json", largest=LANGUAGE)
     shutil.copy(options.data / "surrogate.pt", search / "surrogate-2400.pt")
 
 

@@ -6,15 +6,16 @@
     "Some children outside the dirt are playing in two trees."
     ->  "Some children are outside playing in the dirt where two trees are."
 
-A round makes some three hundred changed texts of a target and embeds ``each`` of them. Which ones, two models say that
-cost no query: the surrogate (lexicon/surrogate.py), which predicts vectors and is corrected by what it missed in the
-texts that were embedded, and the decoder, which says how probable a text is given the target. The parents of a round
-are the texts with the highest cosine, plus ``fluency`` times their log probability.
+A round makes some hundreds of changed texts of a target and embeds ``each`` of these and of those that earlier rounds
+have left. Which ones, two models say that cost no query: the surrogate (lexicon/surrogate.py), which predicts vectors
+and is corrected by what it missed in the texts that were embedded, and the decoder, which says how probable a text is
+given the target. The parents of a round are the texts with the highest cosine, plus ``fluency`` times their log
+probability.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from random import Random
@@ -35,14 +36,14 @@ from unembed.embedders.cache.cached import CachedEmbedder
 
 _EQUAL = 5  # decimals of a cosine that count
 _PARENTS, _DECAY = 12, 0.7  # texts that are changed in a round; how much rarer each is than the one before it
-_CHANGED = 2  # of these, the first, whose words and order are changed
-_MOVES, _ORDERS = 50, 80  # changes of words, and of order, of each
-_SPANS, _SPLICES = 24, 3  # beginnings from which the decoder writes on in a round; texts made of each continuation
-_RESTS = 8  # beginnings behind which it writes all that follows
+_CHANGED = 6  # of these, the first, whose words and order are changed
+_MOVES, _ORDERS = 15, 25  # changes of words, and of order, of each in a round
+_POOL = 1000  # changes that are kept for later rounds
+_SPANS, _SPLICES = 12, 3  # beginnings from which the decoder writes on in a round; texts made of each continuation
 _SPAN = 5  # tokens of a continuation, or words that change places
 _KEPT = (0, 1, 1, 2, 2, 3, 4)  # words of the parent that a continuation may replace
 _WRITTEN = 48  # tokens of a text that is sampled as a whole
-_ROUNDS = 4  # at the least, however few texts may be embedded
+_ROUNDS = 10  # at the least, however few texts may be embedded
 _SHORTLIST = 3  # times as many changes are scored by the decoder as are embedded
 _REACH, _NOISE = 0.4 * 2**0.5, 0.02  # distance over which the surrogate misses alike; what the misses have of their own
 
@@ -65,7 +66,7 @@ class SentenceSearch(WordRefiner):
     proposals: PositiveInt = 8
     samples: NonNegativeInt = 48
     temperature: PositiveFloat = 0.9
-    each: PositiveInt = 20
+    each: PositiveInt = 5
     fluency: NonNegativeFloat = 6e-4
     surrogate_steps: PositiveInt = 2400
     seed: NonNegativeInt = 0
@@ -149,28 +150,26 @@ class SentenceSearch(WordRefiner):
         return self.surrogate.predict([Units.of(text).words for text in texts], lexicon.known_vectors)
 
     def _changes(self, populations: Sequence[_Population], lexicon: Lexicon) -> list[list[str]]:
-        """Changed texts of each population, of all kinds, embedded ones left out."""
+        """Changed texts of each population, of all kinds."""
         parents = [population.parents() for population in populations]
-        found: list[dict[str, None]] = [{} for _ in populations]  # a set that keeps its order
-        for place, changed in chain(
-            _word_changes(populations, parents, lexicon),
-            self._spans(populations, parents),
-            self._rests(populations, parents),
-        ):
-            found[place][changed] = None
+        found: list[list[str]] = [[] for _ in populations]
+        words, spans = _word_changes(populations, parents, lexicon), self._spans(populations, parents)
+        for place, changed in chain(words, spans):
+            found[place].append(changed)
         for place, population in enumerate(populations):
             for parent in parents[place][:_CHANGED]:
-                found[place].update(dict.fromkeys(_order_changes(parent.text, parents[place], population.random)))
-        return [
-            [text for text in own if text not in population.texts and len(Units.of(text))]
-            for population, own in zip(populations, found, strict=True)
-        ]
+                found[place] += _order_changes(parent.text, parents[place], population.random)
+        return found
 
     def _spans(
         self, populations: Sequence[_Population], parents: Sequence[Sequence[_Text]]
     ) -> Iterator[tuple[int, str]]:
         """A beginning of a parent, some words that the decoder writes behind it, and a rest of the parent."""
-        jobs = _cuts(populations, parents, _SPANS)
+        jobs = []
+        for place, (population, own) in enumerate(zip(populations, parents, strict=True)):
+            for _ in range(_SPANS):
+                words = own[min(int(population.random.expovariate(_DECAY)), len(own) - 1)].text.split()
+                jobs.append((place, words, population.random.randrange(len(words) + 1)))
         written = self._written([(populations[place], " ".join(words[:cut])) for place, words, cut in jobs], _SPAN)
         for (place, words, cut), text in zip(jobs, written, strict=True):
             new, random = text.split(), populations[place].random
@@ -178,29 +177,16 @@ class SentenceSearch(WordRefiner):
                 length = random.randint(1, max(1, len(new)))
                 yield place, " ".join(words[:cut] + new[:length] + words[cut + random.choice(_KEPT) :])
 
-    def _rests(
-        self, populations: Sequence[_Population], parents: Sequence[Sequence[_Text]]
-    ) -> Iterator[tuple[int, str]]:
-        """A beginning of a parent, and all that the decoder writes behind it."""
-        jobs = _cuts(populations, parents, _RESTS)
-        beginnings = [" ".join(words[:cut]) for _, words, cut in jobs]
-        owners = [populations[place] for place, _, _ in jobs]
-        written = self._written(list(zip(owners, beginnings, strict=True)), _WRITTEN)
-        for (place, _, _), beginning, text in zip(jobs, beginnings, written, strict=True):
-            yield place, f"{beginning} {text}".strip()
-
     def _chosen(
         self, populations: Sequence[_Population], changes: Sequence[Sequence[str]], lexicon: Lexicon
     ) -> list[list[str]]:
-        """The texts that are worth a query: by the predicted cosine, then by that and the decoder."""
+        """Of these and earlier changes, those worth a query: by the predicted cosine, then by that and the decoder."""
         each = min(self.each, -(-self.max_queries // _ROUNDS))
-        predicted = self._predicted([text for own in changes for text in own], lexicon)
-        vectors = torch.split(predicted, [len(own) for own in changes])
-        shortlists = []
-        for population, own, made in zip(populations, changes, vectors, strict=True):
-            cosines = [round(value, _EQUAL) for value in population.cosines(made).tolist()]
-            ranked = sorted(zip(cosines, own, strict=True), key=lambda pair: (-pair[0], pair[1]))
-            shortlists.append([(population, *pair) for pair in ranked[: _SHORTLIST * each]])
+        new = [population.new(own) for population, own in zip(populations, changes, strict=True)]
+        predicted = iter(self._predicted([text for own in new for text in own], lexicon))
+        for population, own in zip(populations, new, strict=True):
+            population.pool |= zip(own, islice(predicted, len(own)), strict=True)
+        shortlists = [[(one, *pair) for pair in one.ranked()[: _SHORTLIST * each]] for one in populations]
         fluencies = iter(self._fluencies([(one, text) for shortlist in shortlists for one, _, text in shortlist]))
         chosen = []
         for shortlist in shortlists:
@@ -227,10 +213,32 @@ class _Population:
     target: Tensor
     random: Random
     texts: dict[str, _Text] = field(default_factory=dict)
+    pool: dict[str, Tensor] = field(default_factory=dict)  # changes that are not embedded, with the surrogate's vectors
+    moves: dict[str, Iterator[Units]] = field(
+        default_factory=dict
+    )  # of each parent, its changes of words that are left
     fluencies: dict[str, float] = field(default_factory=dict)  # of these and other texts
     written: list[str] = field(default_factory=list)  # found texts as the training text would write them
     partial: bool = False
     exhausted: bool = False  # the last round made no new text
+
+    def new(self, changes: Iterable[str]) -> list[str]:
+        """Those that are neither embedded nor in the pool, each once; the empty text is none."""
+        return [
+            text
+            for text in dict.fromkeys(changes)
+            if text not in self.texts and text not in self.pool and len(Units.of(text))
+        ]
+
+    def ranked(self) -> list[tuple[float, str]]:
+        """The pool by predicted cosines; what is far behind is forgotten."""
+        self.pool = {text: vector for text, vector in self.pool.items() if text not in self.texts}
+        if not self.pool:
+            return []
+        cosines = [round(value, _EQUAL) for value in self.cosines(torch.stack([*self.pool.values()])).tolist()]
+        found = sorted(zip(cosines, self.pool, strict=True), key=lambda pair: (-pair[0], pair[1]))[:_POOL]
+        self.pool = {text: self.pool[text] for _, text in found}
+        return found
 
     def cosines(self, predicted: Tensor) -> Tensor:
         """Of texts with these vectors of the surrogate (n, d), (n,): its own, and what it missed in texts near them.
@@ -240,10 +248,10 @@ class _Population:
         if not self.texts:
             return predicted @ self.target
         own = torch.stack([one.predicted for one in self.texts.values()])
-        missed = torch.tensor([one.cosine for one in self.texts.values()]) - own @ self.target
-        mean = missed.mean()
-        near = interpolated(predicted / _REACH, own / _REACH, (missed - mean)[:, None], _NOISE)[:, 0]
-        cosines: Tensor = predicted @ self.target + mean + near
+        missed = torch.stack([one.vector for one in self.texts.values()]) - own
+        mean = missed.mean(0)
+        near = interpolated(predicted / _REACH, own / _REACH, missed - mean, _NOISE)
+        cosines: Tensor = torch.nn.functional.normalize(predicted + mean + near, dim=1) @ self.target
         return cosines
 
     def parents(self) -> list[_Text]:
@@ -268,26 +276,19 @@ class _Population:
         return after if after.candidates[0] == before.candidates[0] else replace(after, kind="sequence")
 
 
-def _cuts(
-    populations: Sequence[_Population], parents: Sequence[Sequence[_Text]], count: int
-) -> list[tuple[int, list[str], int]]:
-    """For each population ``count`` times: its place, the words of a parent, better ones more often, and a cut."""
-    found = []
-    for place, (population, own) in enumerate(zip(populations, parents, strict=True)):
-        for _ in range(count):
-            words = own[min(int(population.random.expovariate(_DECAY)), len(own) - 1)].text.split()
-            found.append((place, words, population.random.randrange(len(words) + 1)))
-    return found
-
-
 def _word_changes(
     populations: Sequence[_Population], parents: Sequence[Sequence[_Text]], lexicon: Lexicon
 ) -> Iterator[tuple[int, str]]:
-    """Replaced, inserted and removed words of the first parents (lexicon/moves.py)."""
+    """The next replaced, inserted and removed words of the first parents (lexicon/moves.py)."""
     jobs = [(place, parent) for place, own in enumerate(parents) for parent in own[:_CHANGED]]
-    given = [(lexicon.units(parent.text), parent.vector, populations[place].target) for place, parent in jobs]
-    for (place, _), changes in zip(jobs, proposals(given, lexicon), strict=True):
-        for changed in islice(changes, _MOVES):
+    for population, own in zip(populations, parents, strict=True):  # a text that is no parent now never will be again
+        population.moves = {one.text: population.moves[one.text] for one in own if one.text in population.moves}
+    new = [(populations[place], parent) for place, parent in jobs if parent.text not in populations[place].moves]
+    given = [(lexicon.units(parent.text), parent.vector, population.target) for population, parent in new]
+    for (population, parent), changes in zip(new, proposals(given, lexicon), strict=True):
+        population.moves[parent.text] = iter(changes)
+    for place, parent in jobs:
+        for changed in islice(populations[place].moves[parent.text], _MOVES):
             yield place, str(changed)
 
 

@@ -340,6 +340,26 @@ def test_the_vector_of_a_part_is_what_it_adds_to_the_other_parts_of_its_words(tm
     assert [lexicon.rows[key] for key in keys] == [2, 1, 0]
 
 
+class Halves:
+    """A tokenizer that splits words into their first three letters and a piece."""
+
+    def tokenize(self, word: str) -> list[str]:
+        return [word[:3], f"##{word[3:]}"]
+
+
+def test_a_word_that_is_no_entry_has_the_vectors_of_its_parts_without_a_query(tmp_path: Path) -> None:
+    embedder = Words()
+    embedder.tokenizer = Halves()
+    parts = {f"{PIECE}zin": [("za", "zazin")], f"ada{PIECE}": [(f"{PIECE}zin", "adazin")]}
+    lexicon = Lexicon({"ada": "Ada", "bob": "Bob"}, Language.count(TEXTS), CachedEmbedder(embedder, tmp_path), parts)
+    ada, bob, zin, begun = lexicon.vectors
+    embedder.asked.clear()
+    found = lexicon.known_vectors(["bob", "adazin", "bobzin", "adamant", "ada"])
+    parted = [normalize(one + zin, dim=0) for one in (begun, bob)]
+    torch.testing.assert_close(found, torch.stack([bob, *parted, lexicon.vectors.mean(0), ada]))
+    assert embedder.asked == []
+
+
 def test_pieces_are_parts_of_the_word_before_them() -> None:
     units = Units(("Fey", f"{PIECE}zin", "went"), ("", "", " "), ".")
     assert str(units) == "Feyzin went."

@@ -412,10 +412,13 @@ class Language:
     def written(self, word: str) -> str:
         return self.forms.get(word, word)
 
-    def save(self, path: Path) -> None:
-        """Write the counts; of a text so large that the file could not be read, the most frequent ones."""
+    def save(self, path: Path, largest: int | None = None) -> None:
+        """Write the counts; the most frequent ones if the file would have more than ``largest`` bytes.
+
+        By default as many as can be read again.
+        """
         kept = max(len(self.pairs), len(self.writing.counts))
-        while len(content := self._written(kept)) > limits.LARGEST_JSON:
+        while len(content := self._written(kept)) > (largest or limits.LARGEST_JSON):
             kept //= 2
         write_file(path, content.decode())
 

@@ -21,6 +21,7 @@ from pydantic import Field, NonNegativeInt
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from unembed.attacks.refine.lexicon.language import PIECE, UNIT, Language, Units, is_piece
 from unembed.attacks.refine.refining import embedded
@@ -73,8 +74,9 @@ class Lexicon:
         self.piece_rows = slice(first - sum(map(is_piece, self.entries)), first)
         self.begin_rows = slice(first, len(kept))
         self.rows = {words[row]: place for place, row in enumerate(kept)}
-        self._mean = self.vectors.mean(0, keepdim=True)
+        self._mean = self.vectors.mean(0)
         self._others: dict[str, Tensor] = {}
+        self._summed: dict[str, Tensor] = {}
 
     def units(self, text: str) -> Units:
         """The units of a text; words that are no entries are split as the embedder splits them, where it shows that."""
@@ -106,10 +108,18 @@ class Lexicon:
         return bool(words) and all(word in self.rows for word in words)
 
     def known_vectors(self, words: Sequence[str]) -> Tensor:
-        """Vectors of lower-case words (n, d); of those that are no entries the mean of all, which costs no query."""
-        rows = [self.rows.get(word, -1) for word in words]
-        found = self.vectors[rows]
-        found[[row < 0 for row in rows]] = self._mean
+        """Vectors of lower-case words (n, d), at no query: of those that are no entries, the sum of their parts'.
+
+        Where a part is no entry, or the embedder does not show them: the mean of all entries.
+        """
+        found = self.vectors[[self.rows.get(word, -1) for word in words]]
+        for place, word in enumerate(words):
+            if word not in self.rows:
+                if word not in self._summed:
+                    parts = self.keys(self.units(word).words)
+                    known = all(part in self.rows for part in parts)
+                    self._summed[word] = normalize(self.vectors_of(parts).sum(0), dim=0) if known else self._mean
+                found[place] = self._summed[word]
         return found
 
     def vectors_of(self, words: Sequence[str]) -> Tensor:
@@ -119,7 +129,7 @@ class Lexicon:
         """
         missing = sorted({word for word in words if word not in self.rows and word not in self._others})
         for word, vector in (embedded(missing, self._oracle, "lexicon") if missing else {}).items():
-            self._others[word] = torch.nn.functional.normalize(vector[None], dim=1)[0]
+            self._others[word] = normalize(vector[None], dim=1)[0]
         vectors = torch.zeros(len(words), self.vectors.shape[1])
         for place, word in enumerate(words):
             if word in self.rows:
@@ -151,7 +161,7 @@ def _with_parts(vectors: Tensor, count: int, texts: Sequence[str], parts: Mappin
     known = dict(zip(texts[count:], vectors[count:].clone(), strict=True))
     for part, pairs in parts.items():
         other, whole = (torch.stack([known[one] for one in side]) for side in zip(*pairs, strict=True))
-        known[part] = torch.nn.functional.normalize(((1 + _ADDED) * whole - _ADDED * other).mean(0), dim=0)
+        known[part] = normalize(((1 + _ADDED) * whole - _ADDED * other).mean(0), dim=0)
     vectors[count : count + len(parts)] = torch.stack([known[part] for part in parts])
     return vectors[: count + len(parts)]
 
@@ -375,7 +385,7 @@ def unit_vectors(texts: Sequence[str], oracle: CachedEmbedder, purpose: Purpose,
             block = oracle.embed(texts[begin : begin + AT_ONCE], purpose)
         except QueryLimitError as error:
             raise InputError(f"{key}: {error} {why}") from error
-        vectors[begin : begin + AT_ONCE] = torch.nn.functional.normalize(block, dim=1)
+        vectors[begin : begin + AT_ONCE] = normalize(block, dim=1)
     return vectors
 
 
