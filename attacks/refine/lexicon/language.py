@@ -413,10 +413,7 @@ class Language:
         return self.forms.get(word, word)
 
     def save(self, path: Path, largest: int | None = None) -> None:
-        """Write the counts; the most frequent ones if the file would have more than ``largest`` bytes.
-
-        By default as many as can be read again.
-        """
+        """Write the counts, the most frequent ones where ``largest`` bytes, or what can be read again, are too few."""
         kept = max(len(self.pairs), len(self.writing.counts))
         while len(content := self._written(kept)) > (largest or limits.LARGEST_JSON):
             kept //= 2
