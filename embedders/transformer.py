@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import PositiveInt
@@ -36,6 +36,8 @@ _TOKENS_AT_ONCE = 32768  # per batch on a GPU
 
 class TransformerEmbedder:
     """Pooled hidden states of texts; always in eval mode and without gradients."""
+
+    _options: ClassVar[dict[str, Any]] = {}  # further arguments of the model
 
     def __init__(
         self,
@@ -182,7 +184,8 @@ class TransformerEmbedder:
         # Attacks may backpropagate through the model, so it must not consist of inference tensors.
         with torch.inference_mode(False), loading(f"embedder.model={self.name} cannot be loaded from {folder}"):
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
-            model = kind.from_pretrained(folder, dtype=getattr(torch, self._dtype), trust_remote_code=trust)
+            options = {"dtype": getattr(torch, self._dtype), "trust_remote_code": trust, **self._options}
+            model = kind.from_pretrained(folder, **options)
             model = model.eval().requires_grad_(False).to(resolve_device(self._device))
         use_onednn(model)
         if tokenizer.pad_token is None:  # padding is masked, so any token will do

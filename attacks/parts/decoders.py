@@ -78,7 +78,7 @@ class BeamRows:
         self.model, self._cache_name = model, cache_argument(model)
         output = model(inputs_embeds=prefix, use_cache=True, logits_to_keep=1)
         self.logits: Tensor = output.logits[:, -1]
-        self.cache = output.past_key_values
+        self.cache = getattr(output, self._cache_name)
 
     def step(self, tokens: Tensor) -> Tensor:
         cache = {self._cache_name: self.cache, "use_cache": True}
@@ -171,7 +171,7 @@ class EncoderDecoderState:
             use_cache=True,
             **{self._cache_name: self.cache},
         )
-        self.cache = output.past_key_values
+        self.cache = getattr(output, self._cache_name)
         logits: Tensor = output.logits
         return logits.view(*tokens.shape, -1)
 
@@ -292,7 +292,7 @@ class GPT2Beams:
         n, self.position = prefix.shape[:2]
         self.memory = [
             torch.cat([states.transpose(1, 2).flatten(2) for states in (layer.keys, layer.values)], -1)
-            for layer in output.past_key_values.layers
+            for layer in getattr(output, cache_argument(model.transformer)).layers
         ]
         self.bias = self.memory[0].new_zeros((n, 1, self.position))
         self._space = prefix.new_empty(0)
