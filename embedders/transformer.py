@@ -37,7 +37,7 @@ _TOKENS_AT_ONCE = 32768  # per batch on a GPU
 class TransformerEmbedder:
     """Pooled hidden states of texts; always in eval mode and without gradients."""
 
-    _options: ClassVar[dict[str, Any]] = {}  # further arguments of the model
+    _options: ClassVar[dict[str, Any]] = {}  # further arguments of from_pretrained
 
     def __init__(
         self,

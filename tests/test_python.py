@@ -48,9 +48,9 @@ def test_libraries_say_nothing_of_a_shipped_attacker() -> None:
         "import unembed\nfor name in ('minilm', 'me5_small_q4'):\n"
         "    attacker = unembed.load(name)\n    print(attacker.invert(attacker.embed(['I have two cats.']))[0])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
-    assert done.stdout.count("I have two cats.\n") == 2
-    assert done.stderr == ""
+    user = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"}  # of which transformers tells
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=user, check=True, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("I have two cats.\nI have two cats.\n", "")
 
 
 @pytest.mark.slow
