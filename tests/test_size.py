@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SLACK = 1.02
 CEILINGS = {
     "lines of source": 42_960,
-    "code tokens of source": 308_100,
+    "code tokens of source": 308_300,
     "files of source": 253,
     "lines of the longest file": 440,
     "lines of command line, checks and run directory": 5_410,

@@ -10,7 +10,8 @@ A round makes some hundreds of changed texts of a target and embeds ``each`` of 
 have left. Which ones, two models say that cost no query: the surrogate (lexicon/surrogate.py), which predicts vectors
 and is corrected by what it missed in the texts that were embedded, and the decoder, which says how probable a text is
 given the target. The parents of a round are the texts with the highest cosine, plus ``fluency`` times their log
-probability.
+probability. Before an early round embeds anything, the best of its changes are changed further, ``ahead`` times: texts
+that are several changes away are found without the texts between them.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ _SPAN = 5  # tokens of a continuation, or words that change places
 _KEPT = (0, 1, 1, 2, 2, 3, 4)  # words of the parent that a continuation may replace
 _WRITTEN = 48  # tokens of a text that is sampled as a whole
 _ROUNDS = 10  # at the least, however few texts may be embedded
+_EARLY = 30  # texts of a target from which on looking ahead takes more time than it saves queries
 _SHORTLIST = 3  # times as many changes are scored by the decoder as are embedded
 _REACH, _NOISE = 0.4 * 2**0.5, 0.02  # distance over which the surrogate misses alike; what the misses have of their own
 
@@ -58,6 +60,7 @@ class SentenceSearch(WordRefiner):
         temperature: Of all sampling.
         each: Texts of a target that are embedded in a round.
         fluency: Cosine that a nat of log probability is worth.
+        ahead: How often an early round changes the best of its own changes before it embeds any.
     """
 
     key = "attack.refine.sentences"
@@ -68,6 +71,7 @@ class SentenceSearch(WordRefiner):
     temperature: PositiveFloat = 0.9
     each: PositiveInt = 5
     fluency: NonNegativeFloat = 6e-4
+    ahead: NonNegativeInt = 3
     surrogate_steps: PositiveInt = 2400
     seed: NonNegativeInt = 0
 
@@ -93,7 +97,8 @@ class SentenceSearch(WordRefiner):
             sampled = [list(dict.fromkeys(islice(written, self.samples))) for _ in unread]
             self._embed(unread, self._chosen(unread, sampled, lexicon), lexicon, oracle)
         while active := [one for one in populations if not one.finished(self.max_queries)]:
-            self._embed(active, self._chosen(active, self._changes(active, lexicon), lexicon), lexicon, oracle)
+            changes = self._changes(active, [one.parents() for one in active], lexicon)
+            self._embed(active, self._chosen(active, changes, lexicon), lexicon, oracle)
         # Many embedders do not show capital letters and spaces: found texts are tried as the training text has them.
         for population, prediction in zip(populations, predictions, strict=True):
             like = Units.of(next(iter(prediction.candidates), ""))
@@ -149,9 +154,10 @@ class SentenceSearch(WordRefiner):
         assert self.surrogate is not None  # loaded
         return self.surrogate.predict([Units.of(text).words for text in texts], lexicon.known_vectors)
 
-    def _changes(self, populations: Sequence[_Population], lexicon: Lexicon) -> list[list[str]]:
-        """Changed texts of each population, of all kinds."""
-        parents = [population.parents() for population in populations]
+    def _changes(
+        self, populations: Sequence[_Population], parents: Sequence[Sequence[_Text]], lexicon: Lexicon
+    ) -> list[list[str]]:
+        """Changed texts of each population's parents, of all kinds."""
         found: list[list[str]] = [[] for _ in populations]
         words, spans = _word_changes(populations, parents, lexicon), self._spans(populations, parents)
         for place, changed in chain(words, spans):
@@ -167,7 +173,7 @@ class SentenceSearch(WordRefiner):
         """A beginning of a parent, some words that the decoder writes behind it, and a rest of the parent."""
         jobs = []
         for place, (population, own) in enumerate(zip(populations, parents, strict=True)):
-            for _ in range(_SPANS):
+            for _ in range(_SPANS if own else 0):
                 words = own[min(int(population.random.expovariate(_DECAY)), len(own) - 1)].text.split()
                 jobs.append((place, words, population.random.randrange(len(words) + 1)))
         written = self._written([(populations[place], " ".join(words[:cut])) for place, words, cut in jobs], _SPAN)
@@ -181,23 +187,37 @@ class SentenceSearch(WordRefiner):
         self, populations: Sequence[_Population], changes: Sequence[Sequence[str]], lexicon: Lexicon
     ) -> list[list[str]]:
         """Of these and earlier changes, those worth a query: by the predicted cosine, then by that and the decoder."""
-        each = min(self.each, -(-self.max_queries // _ROUNDS))
+        self._collect(populations, changes, lexicon)
+        early = [one for one in populations if len(one.texts) < _EARLY]
+        for _ in range(self.ahead if early else 0):
+            parents = [one.imagined(texts) for one, texts in zip(early, self._best(early, _CHANGED, True), strict=True)]
+            self._collect(early, self._changes(early, parents, lexicon), lexicon)
+        return self._best(populations, min(self.each, -(-self.max_queries // _ROUNDS)))
+
+    def _collect(self, populations: Sequence[_Population], changes: Sequence[Sequence[str]], lexicon: Lexicon) -> None:
+        """Add the changes that are new to the pools."""
         new = [population.new(own) for population, own in zip(populations, changes, strict=True)]
         predicted = iter(self._predicted([text for own in new for text in own], lexicon))
         for population, own in zip(populations, new, strict=True):
             population.pool |= zip(own, islice(predicted, len(own)), strict=True)
-        shortlists = [[(one, *pair) for pair in one.ranked()[: _SHORTLIST * each]] for one in populations]
+
+    def _best(self, populations: Sequence[_Population], count: int, unchanged: bool = False) -> list[list[str]]:
+        """The best texts of each pool by predicted cosines and the decoder; ``unchanged``: those not changed yet."""
+        shortlists = [[(one, *pair) for pair in one.ranked(unchanged)[: _SHORTLIST * count]] for one in populations]
         fluencies = iter(self._fluencies([(one, text) for shortlist in shortlists for one, _, text in shortlist]))
         chosen = []
         for shortlist in shortlists:
             scored = [(cosine + next(fluencies), text) for _, cosine, text in shortlist]
-            chosen.append([text for _, text in sorted(scored, key=lambda pair: (-pair[0], pair[1]))[:each]])
+            chosen.append([text for _, text in sorted(scored, key=lambda pair: (-pair[0], pair[1]))[:count]])
         return chosen
 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A text that was embedded: its vector, the surrogate's, its cosine with the target, and that with its fluency."""
+    """A text with its vector, the surrogate's, its cosine with the target, and that with its fluency.
+
+    Of a text that is not embedded, vector and cosine are predicted.
+    """
 
     text: str
     vector: Tensor
@@ -217,6 +237,7 @@ class _Population:
     moves: dict[str, Iterator[Units]] = field(
         default_factory=dict
     )  # of each parent, its changes of words that are left
+    expanded: set[str] = field(default_factory=set)  # texts of the pool that were changed
     fluencies: dict[str, float] = field(default_factory=dict)  # of these and other texts
     written: list[str] = field(default_factory=list)  # found texts as the training text would write them
     partial: bool = False
@@ -230,32 +251,45 @@ class _Population:
             if text not in self.texts and text not in self.pool and len(Units.of(text))
         ]
 
-    def ranked(self) -> list[tuple[float, str]]:
+    def ranked(self, unchanged: bool) -> list[tuple[float, str]]:
         """The pool by predicted cosines; what is far behind is forgotten."""
         self.pool = {text: vector for text, vector in self.pool.items() if text not in self.texts}
         if not self.pool:
             return []
-        cosines = [round(value, _EQUAL) for value in self.cosines(torch.stack([*self.pool.values()])).tolist()]
+        vectors = self.corrected(torch.stack([*self.pool.values()]))
+        cosines = [round(value, _EQUAL) for value in (vectors @ self.target).tolist()]
         found = sorted(zip(cosines, self.pool, strict=True), key=lambda pair: (-pair[0], pair[1]))[:_POOL]
         self.pool = {text: self.pool[text] for _, text in found}
-        return found
+        return [pair for pair in found if not unchanged or pair[1] not in self.expanded]
 
-    def cosines(self, predicted: Tensor) -> Tensor:
-        """Of texts with these vectors of the surrogate (n, d), (n,): its own, and what it missed in texts near them.
+    def corrected(self, predicted: Tensor) -> Tensor:
+        """The surrogate's vectors of texts (n, d), and what it missed in texts near them that were embedded.
 
         The misses are interpolated by a Gaussian process over the surrogate's vectors.
         """
         if not self.texts:
-            return predicted @ self.target
+            return predicted
         own = torch.stack([one.predicted for one in self.texts.values()])
         missed = torch.stack([one.vector for one in self.texts.values()]) - own
         mean = missed.mean(0)
         near = interpolated(predicted / _REACH, own / _REACH, missed - mean, _NOISE)
-        cosines: Tensor = torch.nn.functional.normalize(predicted + mean + near, dim=1) @ self.target
-        return cosines
+        return torch.nn.functional.normalize(predicted + mean + near, dim=1)
+
+    def imagined(self, texts: Sequence[str]) -> list[_Text]:
+        """Texts of the pool as parents, with vectors as they are predicted now."""
+        if not texts:
+            return []
+        self.expanded |= {*texts}
+        predicted = torch.stack([self.pool[text] for text in texts])
+        return [
+            _Text(text, vector, own, cosine := float(vector @ self.target), cosine + self.fluencies[text])
+            for text, vector, own in zip(texts, self.corrected(predicted), predicted, strict=True)
+        ]
 
     def parents(self) -> list[_Text]:
         closest = sorted(self.texts.values(), key=lambda one: -one.cosine)[:_PARENTS]
+        # A text that is no parent now never will be again.
+        self.moves = {one.text: self.moves[one.text] for one in closest if one.text in self.moves}
         return sorted(closest, key=lambda one: -one.value)
 
     @property
@@ -279,10 +313,16 @@ class _Population:
 def _word_changes(
     populations: Sequence[_Population], parents: Sequence[Sequence[_Text]], lexicon: Lexicon
 ) -> Iterator[tuple[int, str]]:
-    """The next replaced, inserted and removed words of the first parents (lexicon/moves.py)."""
-    jobs = [(place, parent) for place, own in enumerate(parents) for parent in own[:_CHANGED]]
-    for population, own in zip(populations, parents, strict=True):  # a text that is no parent now never will be again
-        population.moves = {one.text: population.moves[one.text] for one in own if one.text in population.moves}
+    """The next replaced, inserted and removed words of the first parents (lexicon/moves.py).
+
+    Words that are no entries would be embedded for them: not for a text that itself is not.
+    """
+    jobs = [
+        (place, parent)
+        for place, own in enumerate(parents)
+        for parent in own[:_CHANGED]
+        if parent.text in populations[place].texts or lexicon.covers(parent.text)
+    ]
     new = [(populations[place], parent) for place, parent in jobs if parent.text not in populations[place].moves]
     given = [(lexicon.units(parent.text), parent.vector, population.target) for population, parent in new]
     for (population, parent), changes in zip(new, proposals(given, lexicon), strict=True):
@@ -290,6 +330,8 @@ def _word_changes(
     for place, parent in jobs:
         for changed in islice(populations[place].moves[parent.text], _MOVES):
             yield place, str(changed)
+        if parent.text not in populations[place].texts:  # its vector will be another
+            del populations[place].moves[parent.text]
 
 
 def _order_changes(text: str, parents: Sequence[_Text], random: Random) -> Iterator[str]:
