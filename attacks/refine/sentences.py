@@ -313,19 +313,11 @@ class _Population:
 def _word_changes(
     populations: Sequence[_Population], parents: Sequence[Sequence[_Text]], lexicon: Lexicon
 ) -> Iterator[tuple[int, str]]:
-    """The next replaced, inserted and removed words of the first parents (lexicon/moves.py).
-
-    Words that are no entries would be embedded for them: not for a text that itself is not.
-    """
-    jobs = [
-        (place, parent)
-        for place, own in enumerate(parents)
-        for parent in own[:_CHANGED]
-        if parent.text in populations[place].texts or lexicon.covers(parent.text)
-    ]
+    """The next replaced, inserted and removed words of the first parents (lexicon/moves.py)."""
+    jobs = [(place, parent) for place, own in enumerate(parents) for parent in own[:_CHANGED]]
     new = [(populations[place], parent) for place, parent in jobs if parent.text not in populations[place].moves]
     given = [(lexicon.units(parent.text), parent.vector, population.target) for population, parent in new]
-    for (population, parent), changes in zip(new, proposals(given, lexicon), strict=True):
+    for (population, parent), changes in zip(new, proposals(given, lexicon, lexicon.known_vectors), strict=True):
         population.moves[parent.text] = iter(changes)
     for place, parent in jobs:
         for changed in islice(populations[place].moves[parent.text], _MOVES):

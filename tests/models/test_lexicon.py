@@ -245,7 +245,7 @@ def test_the_parts_of_a_spelt_word_are_exchanged_added_removed_and_replaced(tmp_
     whole = Units.of(FRAME.format("NAME", "Oslo"))
     text = whole.replaced(1, guess.replace("|", PIECE))
     vector, target = normalize(embedder.embed([str(text), true]), dim=1)
-    (changes,) = moves.proposals([(text, vector, target)], lexicon)
+    (changes,) = moves.proposals([(text, vector, target)], lexicon, lexicon.vectors_of)
     assert true in [str(changed) for changed in islice(changes, 32)]
 
 
@@ -255,7 +255,7 @@ def test_two_names_that_stand_in_each_others_place_are_exchanged(tmp_path: Path)
     lexicon = Lexicon({"oslo": "Oslo"}, language, CachedEmbedder(embedder, tmp_path), {})
     text = Units.of("Is Winifred Reyes still married to Zoltan?")
     vector, target = normalize(embedder.embed([str(text), true]), dim=1)
-    (changes,) = moves.proposals([(text, vector, target)], lexicon)
+    (changes,) = moves.proposals([(text, vector, target)], lexicon, lexicon.vectors_of)
     assert true in [str(changed) for changed in islice(changes, 16)]
 
 

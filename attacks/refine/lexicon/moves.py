@@ -48,8 +48,13 @@ _LEAST = 1e-4
 _ROWS = 16  # of a matrix product: always as many, so that a row does not depend on the others
 
 
-def proposals(texts: Sequence[tuple[Units, Tensor, Tensor]], lexicon: Lexicon) -> Iterator[Proposals]:
-    """The changes of each text, given with its vector and its target, (d,); a text's do not depend on the others."""
+def proposals(
+    texts: Sequence[tuple[Units, Tensor, Tensor]], lexicon: Lexicon, vectors_of: Callable[[Sequence[str]], Tensor]
+) -> Iterator[Proposals]:
+    """The changes of each text, given with its vector and its target, (d,); a text's do not depend on the others.
+
+    ``vectors_of`` is the lexicon's for words that may be no entries: ``vectors_of``, or ``known_vectors`` at no query.
+    """
     for begin in range(0, len(texts), _ROWS):
         block = texts[begin : begin + _ROWS]
         residuals = torch.zeros(_ROWS, lexicon.vectors.shape[1])
@@ -57,7 +62,8 @@ def proposals(texts: Sequence[tuple[Units, Tensor, Tensor]], lexicon: Lexicon) -
             residuals[row] = target - vector
         along = residuals @ lexicon.vectors.T
         for row, (units, vector, target) in enumerate(block):
-            yield Proposals(units, vector, target, along[row], lexicon)
+            old = vectors_of(lexicon.keys(units.words))
+            yield Proposals(units, vector, target, along[row], old, lexicon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +77,18 @@ class Move:
 class Proposals:
     """Changed texts of one text, in the order in which they are worth a query; made when they are asked for.
 
-    ``along`` is the dot product of the residual with the vector of each entry of the lexicon, (V,).
+    ``along`` is the dot product of the residual with the vector of each entry of the lexicon, (V,), ``old`` are the
+    vectors of the units alone, (n, d).
     """
 
-    def __init__(self, units: Units, vector: Tensor, target: Tensor, along: Tensor, lexicon: Lexicon) -> None:
+    def __init__(
+        self, units: Units, vector: Tensor, target: Tensor, along: Tensor, old: Tensor, lexicon: Lexicon
+    ) -> None:
         self.units, self.vector, self.lexicon, self.language = units, vector, lexicon, lexicon.language
         self.cosine = float(target @ vector)
         self.residual = target - vector
         self.length = self.residual.norm().clamp_min(_LEAST)
-        self.old = lexicon.vectors_of(lexicon.keys(units.words))
+        self.old = old
         self.own, self.here = self.old @ self.residual, self.residual @ vector
         self._around = (START, *units.words, END)
         self._old: dict[tuple[int, int], float] = {}

@@ -255,7 +255,7 @@ class _Search:
 
 def _propose(texts: Sequence[tuple[_Search, _Text]], lexicon: Lexicon, surrogate: Surrogate | None) -> None:
     given = [(text.units, text.vector, search.target) for search, text in texts]
-    for (search, text), changes in zip(texts, proposals(given, lexicon), strict=True):
+    for (search, text), changes in zip(texts, proposals(given, lexicon, lexicon.vectors_of), strict=True):
         text.changes = iter(changes if surrogate is None else _ranked(changes, search, text, lexicon, surrogate))
 
 

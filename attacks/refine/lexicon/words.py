@@ -97,10 +97,6 @@ class Lexicon:
         begun = (word + PIECE if is_piece(right) else word for word, right in pairwise((*words, "")))
         return [key if key in self.rows else word for key, word in zip(begun, words, strict=True)]
 
-    def covers(self, text: str) -> bool:
-        """Whether all units of a text are entries."""
-        return all(key in self.rows for key in self.keys(self.units(text).words))
-
     def words(self, row: int) -> tuple[str, ...]:
         return tuple(UNIT.findall(self.entries[row].lower()))
 
@@ -121,7 +117,7 @@ class Lexicon:
             if word not in self.rows:
                 if word not in self._summed:
                     parts = self.keys(self.units(word).words)
-                    known = self.covers(word)
+                    known = all(part in self.rows for part in parts)
                     self._summed[word] = normalize(self.vectors_of(parts).sum(0), dim=0) if known else self._mean
                 found[place] = self._summed[word]
         return found
