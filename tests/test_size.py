@@ -24,7 +24,7 @@ CEILINGS = {
     "lines of command line, checks and run directory": 5_410,
     "configurations": 281,
     "pages": 29,
-    "words of the pages": 47_280,
+    "words of the pages": 47_170,
     "lines of tests": 32_530,
     "lines of benchmarks": 8_320,
 }
