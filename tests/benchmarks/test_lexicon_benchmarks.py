@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -49,40 +47,6 @@ def test_curves_are_completed_and_drawn(benchmarks: Benchmarks, run: Path, tmp_p
     assert all(row["exact"][1] == 2 for row in rows)
     drawn = ElementTree.parse(tmp_path / "curve.svg")
     assert "Vec2Text" in {node.text for node in drawn.iter("{http://www.w3.org/2000/svg}text")}
-
-
-def test_limits_against_two_ways_of_pooling(benchmarks: Benchmarks, tmp_path: Path) -> None:
-    texts = [f"{name} sold tea in {place}." for name in ("Ada", "Bob", "Cleo") for place in ("Rome", "Oslo", "Lima")]
-    with gzip.open(tmp_path / "texts.jsonl.gz", "wt", encoding="utf-8") as file:
-        file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
-    output = tmp_path / "limits.json"
-    small = ["--texts=2", "--lengths", "6", "--max-queries=30", "--no-vocabulary"]
-    benchmarks.result("lexicon_limits", f"--text={tmp_path}", f"--output={output}", f"--cache={tmp_path}", *small)
-    rows = {row["line"]: row for row in read_lines(output)}
-    assert len(rows) == 6
-    assert rows["mean, 6 wordpieces, 1 wrong"]["exact_folded"] == [2, 2]
-    predicted = {pooling: rows[f"{pooling}, 6 wordpieces, 1 wrong"]["prediction"] for pooling in ("mean", "cls")}
-    assert predicted["mean"]["low"] <= predicted["mean"]["cosine"] <= predicted["mean"]["high"]
-
-
-def test_personal_data_is_prepared_without_a_name_test_callbacks(benchmarks: Benchmarks, tmp_path: Path) -> None:
-    folder, output = tmp_path / "text", tmp_path / "presidio.jsonl"
-    (folder / "pii").mkdir(parents=True)
-    (folder / "general").mkdir()
-    rows = [
-        {"split": split, "text": f"{name} is here.", "masked": "{{PERSON}} is here.", "spans": [["PERSON", name, 0, 3]]}
-        for split, name in (("train", "Ada"), ("valid", "Eva"), ("test", "Zoe"))
-    ]
-    (folder / "pii" / "presidio_synth_pii.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with gzip.open(folder / "general" / "some.jsonl.gz", "wt", encoding="utf-8") as file:
-        file.write(json.dumps({"text": "We sell tea."}) + "\n")
-    benchmarks.run("prepare_presidio", f"--text={folder}", f"--output={output}", "--copies=2")
-    written = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
-    train = [row["text"] for row in written if row["split"] == "train"]
-    assert len(train) == 4
-    assert {"Ada is here.", "We sell tea."} <= set(train)
-    assert all(row["text"][start:end] == value for row in written for _, value, start, end in row["spans"])
-    assert [row["known"] for row in written if row["split"] == "test"] == [True]
 
 
 def test_first_names_are_replaced_by_unknown_ones(
