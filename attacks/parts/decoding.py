@@ -8,12 +8,14 @@ and their rows leave the key-value cache in the same gather that reorders the be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Protocol, TypeVar
 
 import numpy as np
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 State = TypeVar("State")
 BLOCK = 64  # elements of the vocabulary whose largest is looked at first
@@ -89,7 +91,9 @@ class BeamSearch:
         self.beams = max(self.beams, self.proposals)
 
     @torch.no_grad()
-    def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:
+    def __call__(
+        self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor, wanted: WantedWords | None = None
+    ) -> list[list[list[int]]]:
         n, b, device = len(prefix), self.beams, prefix.device
         limit = self.max_new_tokens
         ended = torch.full((n, b, limit), eos, dtype=torch.long, device=device)
@@ -105,6 +109,8 @@ class BeamSearch:
             # In place where the type allows: on a CPU, fresh memory of this size costs more than the arithmetic.
             log_p = logits.float()
             torch.log_softmax(log_p, -1, out=log_p)
+            if wanted is not None:
+                wanted.reward(log_p, running, active)
             # 2b candidates: even if b of them end here, b are left to run on.
             top, flat = _largest(log_p, scores, min(2 * b, width * vocabulary))
             parents, tokens = flat // vocabulary, flat % vocabulary
@@ -140,6 +146,32 @@ class BeamSearch:
             ]
             results.append(texts_ended[: self.proposals])
         return results
+
+
+class WantedWords:
+    """Words that the texts of a beam search should have, each as often as it stands in a given text.
+
+    Args:
+        kinds: A number for each token of the vocabulary, equal for tokens that are written alike, (V,).
+        texts: Token ids of a text for each target.
+        nats: What a wanted token is worth.
+    """
+
+    def __init__(self, kinds: Tensor, texts: Sequence[Sequence[int]], nats: PositiveFloat) -> None:
+        self.kinds, self.nats = kinds, nats
+        own = [kinds[list(ids)].unique(return_counts=True) for ids in texts]
+        columns = [torch.isin(kinds, words).nonzero()[:, 0] for words, _ in own]
+        counts = [
+            count[torch.searchsorted(words, kinds[tokens])] for tokens, (words, count) in zip(columns, own, strict=True)
+        ]
+        self._tokens, self._counts = (pad_sequence(rows, batch_first=True) for rows in (columns, counts))
+
+    def reward(self, log_p: Tensor, texts: Tensor, rows: Tensor) -> None:
+        """Add to log probabilities (n, b, V) of what follows the ids ``texts`` (n, b, length) of targets ``rows``."""
+        tokens = self._tokens[rows]
+        used = (self.kinds[texts][..., None] == self.kinds[tokens][:, None, None]).sum(2)
+        left = self._counts[rows][:, None] > used
+        log_p.scatter_add_(2, tokens[:, None].expand_as(left), left * self.nats)
 
 
 class NucleusSampling:

@@ -1,25 +1,29 @@
-"""What a search asks of a trained decoder: how a text goes on from a beginning, and how probable a text is.
+"""What a search asks of a trained decoder: how a text goes on, its words in another order, and how probable it is.
 
 writer = Writer(lambda: attack)                                  # an attack=geia, built when it is called
 writer.write_on(vectors, ["my name is", ...], uniforms)          # [" ada", ...]
+writer.rearranged(vectors, ["ada is my name", ...], beams=32)    # [["my name is ada", ...], ...]
 writer.log_probabilities(vectors, ["my name is ada", ...])       # (n,)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from unembed.attacks.parts.decoding import drawn
+from unembed.attacks.parts.decoding import BeamSearch, WantedWords, drawn
 from unembed.datamodules.arrow_examples import IGNORED
 
 if TYPE_CHECKING:
     from unembed.attacks.geia import GenerativeAttack
 
 _WRITTEN = 256  # texts that are written at a time
+_REARRANGED = 8  # texts whose words are put in order at a time
+_NATS = 4.0  # what a wanted word is worth: more leaves words together that do not belong together
 _SCORED = 32  # texts that are scored at a time: memory of this size is used again, larger blocks are new every time
 
 
@@ -95,6 +99,26 @@ class Writer:
             new = [given[row][step] if step < len(given[row]) else written[row][-1] for row in active]
             logits = attack.decoder.step(torch.tensor(new, device=logits.device)[:, None], state)[:, 0]
         return [ids[: ids.index(eos)] if eos in ids else ids for ids in written]
+
+    def rearranged(self, vectors: Tensor, texts: Sequence[str], beams: int) -> list[list[str]]:
+        """For each of n texts, ``beams`` probable ones given its vector (n, d) that use its words, and a few others."""
+        attack, found = self._attack, list[list[str]]()
+        search = BeamSearch(beams, attack.decoding.max_new_tokens, length_penalty=0.0, candidates=beams)
+        for begin in range(0, len(texts), _REARRANGED):
+            rows = slice(begin, begin + _REARRANGED)
+            wanted = WantedWords(self._kinds.to(attack.device), attack.tokens(texts[rows]), _NATS)
+            prefix, eos = attack.prefix(self._read(vectors[rows]).to(attack.device)), attack.tokenizer.eos_token_id
+            written = search(attack.decoder, prefix, eos=eos, index=torch.arange(len(prefix)), wanted=wanted)
+            found += [[attack.text(ids) for ids in own] for own in written]
+        return found
+
+    @cached_property
+    def _kinds(self) -> Tensor:
+        """Tokens that differ in case and spaces have the same number, (V,)."""
+        known: dict[str, int] = {}
+        tokenizer = self._attack.tokenizer
+        written = (tokenizer.decode([token]).strip().lower() for token in range(len(tokenizer)))
+        return torch.tensor([known.setdefault(one, len(known)) for one in written])
 
     @torch.no_grad()
     def log_probabilities(self, vectors: Tensor, texts: Sequence[str]) -> Tensor:

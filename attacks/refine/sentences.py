@@ -43,6 +43,7 @@ _POOL = 1000  # changes that are kept for later rounds
 _SPANS, _SPLICES = 12, 3  # beginnings from which the decoder writes on in a round; texts made of each continuation
 _SPAN = 5  # tokens of a continuation, or words that change places
 _KEPT = (0, 1, 1, 2, 2, 3, 4)  # words of the parent that a continuation may replace
+_ARRANGED, _BEAMS = 2, 32  # texts of a round whose words the decoder puts in order; texts that it makes of each
 _WRITTEN = 48  # tokens of a text that is sampled as a whole
 _ROUNDS = 10  # at the least, however few texts may be embedded
 _EARLY = 30  # texts of a target from which on looking ahead takes more time than it saves queries
@@ -160,7 +161,7 @@ class SentenceSearch(WordRefiner):
         """Changed texts of each population's parents, of all kinds."""
         found: list[list[str]] = [[] for _ in populations]
         words, spans = _word_changes(populations, parents, lexicon), self._spans(populations, parents)
-        for place, changed in chain(words, spans):
+        for place, changed in chain(words, spans, self._arrangements(populations, parents)):
             found[place].append(changed)
         for place, population in enumerate(populations):
             for parent in parents[place][:_CHANGED]:
@@ -182,6 +183,21 @@ class SentenceSearch(WordRefiner):
             for _ in range(_SPLICES):
                 length = random.randint(1, max(1, len(new)))
                 yield place, " ".join(words[:cut] + new[:length] + words[cut + random.choice(_KEPT) :])
+
+    def _arrangements(
+        self, populations: Sequence[_Population], parents: Sequence[Sequence[_Text]]
+    ) -> Iterator[tuple[int, str]]:
+        """What the decoder makes of the words of the first parents, once of each."""
+        assert self.writer is not None
+        places, texts = [], []
+        for place, (population, own) in enumerate(zip(populations, parents, strict=True)):
+            new = [parent.text for parent in own[:_ARRANGED] if parent.text not in population.arranged]
+            population.arranged |= {*new}
+            places += [place] * len(new)
+            texts += new
+        vectors = torch.stack([population.target for population in populations])[places]
+        for place, made in zip(places, self.writer.rearranged(vectors, texts, _BEAMS), strict=True):
+            yield from ((place, text) for text in made)
 
     def _chosen(
         self, populations: Sequence[_Population], changes: Sequence[Sequence[str]], lexicon: Lexicon
@@ -238,6 +254,7 @@ class _Population:
         default_factory=dict
     )  # of each parent, its changes of words that are left
     expanded: set[str] = field(default_factory=set)  # texts of the pool that were changed
+    arranged: set[str] = field(default_factory=set)  # texts whose words the decoder has put in order
     fluencies: dict[str, float] = field(default_factory=dict)  # of these and other texts
     written: list[str] = field(default_factory=list)  # found texts as the training text would write them
     partial: bool = False

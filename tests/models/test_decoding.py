@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from support.tiny_models import t5_model
 from unembed.attacks.parts import decoders as module
 from unembed.attacks.parts.decoders import BeamRows, CausalDecoder, EncoderDecoder, GPT2Beams, cross_entropy, runs
-from unembed.attacks.parts.decoding import BLOCK, BeamSearch, NucleusSampling, _largest, _packed
+from unembed.attacks.parts.decoding import BLOCK, BeamSearch, NucleusSampling, WantedWords, _largest, _packed
 from unembed.attacks.refine.consensus import ConsensusSampling
 from unembed.datamodules.arrow_examples import IGNORED
 
@@ -70,6 +71,25 @@ def test_beam_search_finds_what_generate_finds(make: object, beams: int, penalty
         ours, theirs = ([mean_log_probability(decoder, prefix[row], ids, penalty) for ids in texts]
                         for texts in (found[row], expected))  # fmt: skip
         assert ours == pytest.approx(theirs, abs=1e-4)
+
+
+def test_wanted_words_are_worth_their_reward_as_often_as_they_are_wanted() -> None:
+    """Of all texts of up to two tokens, and of three that nothing ends."""
+    decoder, prefix = causal(), prefixes(2, 1)
+    kinds = torch.arange(VOCABULARY) // 2  # 2 and 3 are one word, 4 and 5 another
+    wanted = WantedWords(kinds, [[2, 2], [4, 6, 7, 9]], nats=3.0)
+    search = BeamSearch(beams=VOCABULARY**2, max_new_tokens=3, length_penalty=0.0, candidates=5)
+    found = search(decoder, prefix, eos=EOS, index=torch.arange(2), wanted=wanted)
+    others = [token for token in range(VOCABULARY) if token != EOS]
+    texts = [list(ids) for length in range(4) for ids in product(others, repeat=length)]
+    labels = pad_sequence([torch.tensor([*ids, EOS][:3]) for ids in texts], True, IGNORED)
+    for row, counts in enumerate([{1: 2}, {2: 1, 3: 2, 4: 1}]):
+        with torch.no_grad():
+            log_p = decoder.logits(prefix[row].expand(len(texts), -1, -1), labels).log_softmax(-1)
+        scores = log_p.gather(2, labels.clamp_min(0)[..., None])[..., 0].masked_fill(labels == IGNORED, 0.0).sum(1)
+        used = [Counter(token // 2 for token in ids) & Counter(counts) for ids in texts]
+        scores += 3.0 * torch.tensor([one.total() for one in used])
+        assert found[row] == [texts[place] for place in scores.topk(5).indices.tolist()]
 
 
 def test_texts_end_at_different_lengths_and_other_models_step_by_rows() -> None:

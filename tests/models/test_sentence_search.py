@@ -42,6 +42,9 @@ class Fragments(Writer):
         chosen = (uniforms[:, :2] * len(self.words)).long().tolist()
         return [f"{self.words[first]} {self.words[second]}" for first, second in chosen]
 
+    def rearranged(self, vectors: Tensor, texts: Sequence[str], beams: int) -> list[list[str]]:
+        return [[" ".join(sorted(text.split()))] for text in texts]
+
     def log_probabilities(self, vectors: Tensor, texts: Sequence[str]) -> Tensor:
         return torch.tensor([-float(len(text.split())) for text in texts])
 
@@ -215,6 +218,17 @@ def test_the_shipped_attacker_reads_more_with_it() -> None:
     cosines = [(attacker.embed(found) * vectors).sum(1) for found in (before, after)]
     assert (cosines[1] > cosines[0] + 0.02).all()
     assert list(attacker.reader(120).attack.refiners.named) == ["sentences"]
+
+
+def test_words_in_a_wrong_order_become_the_sentence() -> None:
+    attacker, texts = unembed.load("minilm"), ["how many national parks are present in india", "A girl eats a cookie."]
+    vectors = torch.as_tensor(attacker.embed(texts))
+    given = ["in how many parks present are national INDIA", "A cookie a eats. girl"]
+    writer = attacker.reader(16).attack.writer
+    for found, text in zip(writer.rearranged(vectors, given, 32), texts, strict=True):
+        assert len(found) == 32
+        assert text.lower() in [one.lower() for one in found]
+    assert writer.rearranged(vectors[:0], [], 32) == []
 
 
 def test_a_search_that_is_asked_for_is_not_replaced() -> None:
