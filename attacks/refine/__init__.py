@@ -1,1 +1,1 @@
-"""What improves predictions with the embedder at hand: reranking, consensus, lexicon search."""
+"""What improves predictions with the embedder at hand: reranking, lexicon search, sentence search."""

@@ -441,7 +441,7 @@ def test_a_key_of_a_denoiser_that_is_not_chosen_names_the_group(run: object) -> 
 
 
 def test_a_key_of_a_refiner_that_is_not_chosen_names_the_refiner() -> None:
-    with pytest.raises(InputError, match=r"refine is not chosen, add attack/refine=\[sentences\]; valid: consensus"):
+    with pytest.raises(InputError, match=r"refine is not chosen, add attack/refine=\[sentences\]; valid: correction"):
         launch.amend(launch.compose("train", ["attack=geia"]), ["attack.refine.sentences.each=7"])
 
 

@@ -15,8 +15,16 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from support.tiny_models import t5_model
 from unembed.attacks.parts import decoders as module
 from unembed.attacks.parts.decoders import BeamRows, CausalDecoder, EncoderDecoder, GPT2Beams, cross_entropy, runs
-from unembed.attacks.parts.decoding import BLOCK, BeamSearch, NucleusSampling, WantedWords, _largest, _packed
-from unembed.attacks.refine.consensus import ConsensusSampling
+from unembed.attacks.parts.decoding import (
+    BLOCK,
+    BeamSearch,
+    ConsensusSampling,
+    NucleusSampling,
+    WantedWords,
+    _largest,
+    _packed,
+    by_expected_f1,
+)
 from unembed.datamodules.arrow_examples import IGNORED
 
 EOS, VOCABULARY, WIDTH = 1, 23, 16
@@ -207,6 +215,13 @@ def test_a_nucleus_of_any_size_is_that_of_the_sorted_vocabulary(p: float) -> Non
 
 def f1(a: list[int], b: list[int]) -> float:
     return 2 * sum((Counter(a) & Counter(b)).values()) / (len(a) + len(b)) if a and b else 0.0
+
+
+def test_order_by_consensus_by_hand() -> None:
+    # F1: ab with abc 4/5, ab with d 0, abc with d 0; sums with themselves: 1.8, 1.8, 1
+    assert by_expected_f1(["d", "ab", "abc"]) == [1, 2, 0]
+    assert by_expected_f1(["", "a", ""]) == [1, 0, 2]  # a text without words agrees with none
+    assert by_expected_f1([]) == []
 
 
 def test_samples_are_those_of_nucleus_sampling_in_the_order_of_brute_force() -> None:
