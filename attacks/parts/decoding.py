@@ -161,10 +161,11 @@ class WantedWords:
 
     def __init__(self, kinds: Tensor, texts: Sequence[Sequence[int]], nats: PositiveFloat) -> None:
         self.kinds, self.nats = kinds, nats
-        own = [kinds[list(ids)].unique(return_counts=True) for ids in texts]
-        columns = [torch.isin(kinds, words).nonzero()[:, 0] for words, _ in own]
+        own = [Counter(kinds[list(ids)].tolist()) for ids in texts]
+        columns = [torch.isin(kinds, kinds.new_tensor([*words])).nonzero()[:, 0] for words in own]
         counts = [
-            count[torch.searchsorted(words, kinds[tokens])] for tokens, (words, count) in zip(columns, own, strict=True)
+            kinds.new_tensor([words[kind] for kind in kinds[tokens].tolist()])
+            for tokens, words in zip(columns, own, strict=True)
         ]
         self._tokens, self._counts = (pad_sequence(rows, batch_first=True) for rows in (columns, counts))
 
