@@ -46,7 +46,7 @@ _KEPT = (0, 1, 1, 2, 2, 3, 4)  # words of the parent that a continuation may rep
 _ARRANGED, _BEAMS = 3, 32  # texts of a round whose words the decoder puts in order; texts that it makes of each
 _WRITTEN = 48  # tokens of a text that is sampled as a whole
 _ROUNDS = 10  # at the least, however few texts may be embedded
-_EARLY = 30  # texts of a target from which on looking ahead takes more time than it saves queries
+_EARLY = 30  # texts of a target from which on looking ahead and order take more time than they save queries
 _SHORTLIST = 3  # times as many changes are scored by the decoder as are embedded
 _REACH, _NOISE = 0.4 * 2**0.5, 0.02  # distance over which the surrogate misses alike; what the misses have of their own
 
@@ -187,11 +187,12 @@ class SentenceSearch(WordRefiner):
     def _arrangements(
         self, populations: Sequence[_Population], parents: Sequence[Sequence[_Text]]
     ) -> Iterator[tuple[int, str]]:
-        """What the decoder makes of the words of the first parents, once of each."""
+        """What the decoder makes of the words of the first parents of early rounds, once of each."""
         assert self.writer is not None
         places, texts = [], []
         for place, (population, own) in enumerate(zip(populations, parents, strict=True)):
-            new = [parent.text for parent in own[:_ARRANGED] if parent.text not in population.arranged]
+            first = own[: _ARRANGED if len(population.texts) < _EARLY else 0]
+            new = [parent.text for parent in first if parent.text not in population.arranged]
             population.arranged |= {*new}
             places += [place] * len(new)
             texts += new
