@@ -159,14 +159,12 @@ class WantedWords:
         nats: What a wanted token is worth.
     """
 
-    def __init__(self, kinds: Tensor, texts: Sequence[Sequence[int]], nats: PositiveFloat) -> None:
+    def __init__(self, kinds: Tensor, texts: Sequence[Sequence[int]], nats: float) -> None:
         self.kinds, self.nats = kinds, nats
-        own = [Counter(kinds[list(ids)].tolist()) for ids in texts]
-        columns = [torch.isin(kinds, kinds.new_tensor([*words])).nonzero()[:, 0] for words in own]
-        counts = [
-            kinds.new_tensor([words[kind] for kind in kinds[tokens].tolist()])
-            for tokens, words in zip(columns, own, strict=True)
-        ]
+        # How often the word of each token is wanted, (V,) for each target.
+        wanted = [kinds[list(ids)].bincount(minlength=len(kinds))[kinds] for ids in texts]
+        columns = [own.nonzero()[:, 0] for own in wanted]
+        counts = [own[tokens] for own, tokens in zip(wanted, columns, strict=True)]
         self._tokens, self._counts = (pad_sequence(rows, batch_first=True) for rows in (columns, counts))
 
     def reward(self, log_p: Tensor, texts: Tensor, rows: Tensor) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _WRITTEN = 256  # texts that are written at a time
 _REARRANGED = 8  # texts whose words are put in order at a time
-_NATS = 4.0  # what a wanted word is worth: more leaves words together that do not belong together
+_NATS = 4.0  # what a wanted word is worth: with 3 or 6, fewer true texts are found
 _SCORED = 32  # texts that are scored at a time: memory of this size is used again, larger blocks are new every time
 
 
@@ -100,6 +100,7 @@ class Writer:
             logits = attack.decoder.step(torch.tensor(new, device=logits.device)[:, None], state)[:, 0]
         return [ids[: ids.index(eos)] if eos in ids else ids for ids in written]
 
+    @torch.no_grad()
     def rearranged(self, vectors: Tensor, texts: Sequence[str], beams: int) -> list[list[str]]:
         """For each of n texts, ``beams`` probable ones given its vector (n, d) that use its words, and a few others."""
         attack, found = self._attack, list[list[str]]()
@@ -116,8 +117,8 @@ class Writer:
     def _kinds(self) -> Tensor:
         """Tokens that differ in case and spaces have the same number, (V,)."""
         known: dict[str, int] = {}
-        tokenizer = self._attack.tokenizer
-        written = (tokenizer.decode([token]).strip().lower() for token in range(len(tokenizer)))
+        tokenizer, size = self._attack.tokenizer, self._attack.decoder.model.config.vocab_size  # may be padded
+        written = (tokenizer.decode([token]).strip().lower() for token in range(size))
         return torch.tensor([known.setdefault(one, len(known)) for one in written])
 
     @torch.no_grad()

@@ -10,8 +10,9 @@ A round makes some hundreds of changed texts of a target and embeds ``each`` of 
 have left. Which ones, two models say that cost no query: the surrogate (lexicon/surrogate.py), which predicts vectors
 and is corrected by what it missed in the texts that were embedded, and the decoder, which says how probable a text is
 given the target. The parents of a round are the texts with the highest cosine, plus ``fluency`` times their log
-probability. Before an early round embeds anything, the best of its changes are changed further, ``ahead`` times: texts
-that are several changes away are found without the texts between them.
+probability. In early rounds, the decoder also makes sentences of the words of the first parents. Before such a round
+embeds anything, the best of its changes are changed further, ``ahead`` times: texts that are several changes away are
+found without the texts between them.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class SentenceSearch(WordRefiner):
         assert self.writer is not None
         places, texts = [], []
         for place, (population, own) in enumerate(zip(populations, parents, strict=True)):
-            first = own[: _ARRANGED if len(population.texts) < _EARLY else 0]
+            first = own[:_ARRANGED] if population.early else []
             new = [parent.text for parent in first if parent.text not in population.arranged]
             population.arranged |= {*new}
             places += [place] * len(new)
@@ -205,7 +206,7 @@ class SentenceSearch(WordRefiner):
     ) -> list[list[str]]:
         """Of these and earlier changes, those worth a query: by the predicted cosine, then by that and the decoder."""
         self._collect(populations, changes, lexicon)
-        early = [one for one in populations if len(one.texts) < _EARLY]
+        early = [one for one in populations if one.early]
         for _ in range(self.ahead if early else 0):
             parents = [one.imagined(texts) for one, texts in zip(early, self._best(early, _CHANGED, True), strict=True)]
             self._collect(early, self._changes(early, parents, lexicon), lexicon)
@@ -309,6 +310,10 @@ class _Population:
         # A text that is no parent now never will be again.
         self.moves = {one.text: self.moves[one.text] for one in closest if one.text in self.moves}
         return sorted(closest, key=lambda one: -one.value)
+
+    @property
+    def early(self) -> bool:
+        return len(self.texts) < _EARLY
 
     @property
     def found(self) -> list[str]:

@@ -209,6 +209,14 @@ def test_a_continuation_ends_where_the_decoder_has_no_more_positions(tmp_path: P
     assert none == ""
 
 
+def test_the_decoder_may_have_more_tokens_than_the_tokenizer(tmp_path: Path) -> None:
+    """OPT's and mT5's embeddings are padded."""
+    attack = small_geia(tmp_path, "attack.decoding.max_new_tokens=3")
+    attack.decoder.model.resize_token_embeddings(len(attack.tokenizer) + 64)
+    (found,) = Writer(lambda: attack).rearranged(torch.randn(1, 16), ["Ada"], 300)
+    assert len(found) == 300
+
+
 def test_the_shipped_attacker_reads_more_with_it() -> None:
     texts = ["The patient takes two tablets after every meal.", "we went to the old harbour by bus"]
     attacker = unembed.load("minilm")
