@@ -78,11 +78,11 @@ def test_behind_a_lock_the_decoder_writes_for_a_search_with_its_own_surrogate(
     monkeypatch.setenv("UNEMBED_ROTATION_KEY", KEY)
     budget = [
         f"attack.refine.sentences.{key}"
-        for key in ("surrogate_steps=3", "max_queries=8", "samples=4", "vocabulary=false")
+        for key in ("surrogate_steps=3", "max_queries=8", "samples=4", "ahead=0", "vocabulary=false")
     ]
-    search = ["attack/refine=[sentences]", *budget]
-    source = Place(base, base / "data.jsonl", SHORT, OWN).train("searching", *DECODER, *search)
-    given = [f"attack.source_run={source}", "attack=algen", "attack.rounds=0"]
+    few, search = "datamodule.limit_test=8", ["attack/refine=[sentences]", *budget]
+    source = Place(base, base / "data.jsonl", SHORT, OWN).train("searching", *DECODER, *search, few)
+    given = [f"attack.source_run={source}", "attack=algen", "attack.rounds=0", few]
     plain = attacked(base, "unlocked_search", *given, *search, embedder=OWN)
     lock = ["defense=rotation", "defense.adaptive=true"]
     locked = attacked(base, "locked_search", *given, *search, *lock, embedder=OWN)

@@ -73,12 +73,13 @@ def test_words_of_the_lexicon_are_mapped_or_bought(base: Path, monkeypatch: pyte
 def test_sentences_are_searched_with_what_the_map_predicts(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = asked_of_victim(monkeypatch)
     key = "attack.refine.sentences"
+    few = [*FEW, "datamodule.limit_test=4"]
     search = ["attack/refine=[sentences]", f"{key}.max_queries=20", f"{key}.numbers=7", f"{key}.samples=8"]
-    run = attacked(base, "sentences", *FEW, *search)
+    run = attacked(base, "sentences", *few, *search)
     found = metrics_of(run)
     assert found["queries"] <= 20 * found["examples"]
     assert not {text for text in asked if text in ("oslo", "6")}  # words are mapped
-    assert found["cosine"] > metrics_of(attacked(base, "sentences-alone", *FEW, "attack/refine=[]"))["cosine"] + 0.01
+    assert found["cosine"] > metrics_of(attacked(base, "sentences-alone", *few, "attack/refine=[]"))["cosine"] + 0.01
     assert not [*(run / layout.ARTIFACTS).glob("refine/*/surrogate*")]
     again = Place(base, base / "data.jsonl", SHORT, VICTIM).evaluate(run, "sentences-again")
     assert (again / layout.PREDICTIONS).read_bytes() == (run / layout.PREDICTIONS).read_bytes()

@@ -221,11 +221,11 @@ def test_the_shipped_attacker_reads_more_with_it() -> None:
     texts = ["The patient takes two tablets after every meal.", "we went to the old harbour by bus"]
     attacker = unembed.load("minilm")
     vectors = attacker.embed(texts)
-    before, after = (attacker.invert(vectors, queries) for queries in (0, 120))
+    before, after = (attacker.invert(vectors, queries) for queries in (0, 40))
 
     cosines = [(attacker.embed(found) * vectors).sum(1) for found in (before, after)]
     assert (cosines[1] > cosines[0] + 0.02).all()
-    assert list(attacker.reader(120).attack.refiners.named) == ["sentences"]
+    assert list(attacker.reader(40).attack.refiners.named) == ["sentences"]
 
 
 def test_words_in_a_wrong_order_become_the_sentence() -> None:
