@@ -25,6 +25,7 @@ from random import Random
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.lexicon.language import Units
@@ -32,7 +33,7 @@ from unembed.attacks.refine.lexicon.moves import proposals
 from unembed.attacks.refine.lexicon.refiner import WordRefiner
 from unembed.attacks.refine.lexicon.words import Lexicon
 from unembed.attacks.refine.refining import FOUND, embedded
-from unembed.attacks.transfer.aligners import interpolated
+from unembed.attacks.transfer.aligners import gaussian, interpolated
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 
@@ -48,7 +49,8 @@ _ARRANGED, _BEAMS = 3, 32  # texts of a round whose words the decoder puts in or
 _WRITTEN = 48  # tokens of a text that is sampled as a whole
 _ROUNDS = 10  # at the least, however few texts may be embedded
 _EARLY = 30  # texts of a target from which on looking ahead and order take more time than they save queries
-_SHORTLIST = 3  # times as many changes are scored by the decoder as are embedded
+_SHORTLIST = 12  # times as many changes are scored by the decoder as are embedded
+_CROWDED = 0.1  # cosine that a text is worth less where another is just chosen
 _REACH, _NOISE = 0.4 * 2**0.5, 0.02  # distance over which the surrogate misses alike; what the misses have of their own
 
 
@@ -72,7 +74,7 @@ class SentenceSearch(WordRefiner):
     samples: NonNegativeInt = 48
     temperature: PositiveFloat = 0.9
     each: PositiveInt = 5
-    fluency: NonNegativeFloat = 6e-4
+    fluency: NonNegativeFloat = 2.5e-4
     ahead: NonNegativeInt = 3
     surrogate_steps: PositiveInt = 2400
     seed: NonNegativeInt = 0
@@ -86,7 +88,7 @@ class SentenceSearch(WordRefiner):
     def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
         assert self.writer is not None  # checked
         lexicon = self.lexicon(oracle)
-        vectors = torch.nn.functional.normalize(targets.vectors.cpu().float(), dim=1)
+        vectors = normalize(targets.vectors.cpu().float(), dim=1)
         populations = [
             _Population(vector, Random(self.seed * 1_000_003 + index))
             for vector, index in zip(vectors, targets.index.tolist(), strict=True)
@@ -131,15 +133,15 @@ class SentenceSearch(WordRefiner):
         known = [(population, text) for population, text in new if text in vectors]
         for population, text in new:
             population.partial |= text not in vectors
-        fluencies = self._fluencies(known)
+        self._weigh(known)
         predicted = self._predicted([text for _, text in known], lexicon)
-        for (population, text), surrogate, fluency in zip(known, predicted, fluencies, strict=True):
-            vector = torch.nn.functional.normalize(vectors[text], dim=0)
+        for (population, text), surrogate in zip(known, predicted, strict=True):
+            vector = normalize(vectors[text], dim=0)
             cosine = round(float(vector @ population.target), _EQUAL)
-            population.texts[text] = _Text(text, vector, surrogate, cosine, cosine + fluency)
+            population.texts[text] = _Text(text, vector, surrogate, cosine, cosine + population.fluencies[text])
 
-    def _fluencies(self, texts: Sequence[tuple[_Population, str]]) -> list[float]:
-        """What the log probabilities of texts are worth, in cosine."""
+    def _weigh(self, texts: Sequence[tuple[_Population, str]]) -> None:
+        """Add the fluencies of texts, what their log probabilities are worth in cosine."""
         assert self.writer is not None
         new = [(population, text) for population, text in texts if text not in population.fluencies]
         if new:
@@ -147,7 +149,6 @@ class SentenceSearch(WordRefiner):
             found = self.writer.log_probabilities(vectors, [text for _, text in new])
             for (population, text), value in zip(new, found.tolist(), strict=True):
                 population.fluencies[text] = round(self.fluency * value, _EQUAL)
-        return [population.fluencies[text] for population, text in texts]
 
     def _predicted(self, texts: Sequence[str], lexicon: Lexicon) -> Tensor:
         assert self.writer is not None  # checked
@@ -221,13 +222,9 @@ class SentenceSearch(WordRefiner):
 
     def _best(self, populations: Sequence[_Population], count: int, unchanged: bool = False) -> list[list[str]]:
         """The best texts of each pool by predicted cosines and the decoder; ``unchanged``: those not changed yet."""
-        shortlists = [[(one, *pair) for pair in one.ranked(unchanged)[: _SHORTLIST * count]] for one in populations]
-        fluencies = iter(self._fluencies([(one, text) for shortlist in shortlists for one, _, text in shortlist]))
-        chosen = []
-        for shortlist in shortlists:
-            scored = [(cosine + next(fluencies), text) for _, cosine, text in shortlist]
-            chosen.append([text for _, text in sorted(scored, key=lambda pair: (-pair[0], pair[1]))[:count]])
-        return chosen
+        shortlists = [(one, one.ranked(unchanged)[: _SHORTLIST * count]) for one in populations]
+        self._weigh([(one, text) for one, shortlist in shortlists for _, text in shortlist])
+        return [one.apart(shortlist, count) for one, shortlist in shortlists]
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +278,20 @@ class _Population:
         self.pool = {text: self.pool[text] for _, text in found}
         return [pair for pair in found if not unchanged or pair[1] not in self.expanded]
 
+    def apart(self, shortlist: Sequence[tuple[float, str]], count: int) -> list[str]:
+        """Texts with the highest cosines and fluencies; near a chosen one, the surrogate misses alike."""
+        chosen: list[str] = []
+        if shortlist:
+            vectors = torch.stack([self.pool[text] for _, text in shortlist]) / _REACH
+            near = (_CROWDED * gaussian(vectors, vectors)).round(decimals=_EQUAL)
+            worth = torch.tensor([cosine + self.fluencies[text] for cosine, text in shortlist])
+            for _ in shortlist[:count]:
+                place = int(worth.argmax())
+                chosen.append(shortlist[place][1])
+                worth -= near[place]
+                worth[place] = -torch.inf
+        return chosen
+
     def corrected(self, predicted: Tensor) -> Tensor:
         """The surrogate's vectors of texts (n, d), and what it missed in texts near them that were embedded.
 
@@ -292,7 +303,7 @@ class _Population:
         missed = torch.stack([one.vector for one in self.texts.values()]) - own
         mean = missed.mean(0)
         near = interpolated(predicted / _REACH, own / _REACH, missed - mean, _NOISE)
-        return torch.nn.functional.normalize(predicted + mean + near, dim=1)
+        return normalize(predicted + mean + near, dim=1)
 
     def imagined(self, texts: Sequence[str]) -> list[_Text]:
         """Texts of the pool as parents, with vectors as they are predicted now."""
