@@ -9,10 +9,11 @@
 A round makes some hundreds of changed texts of a target and embeds ``each`` of these and of those that earlier rounds
 have left. Which ones, two models say that cost no query: the surrogate (lexicon/surrogate.py), which predicts vectors
 and is corrected by what it missed in the texts that were embedded, and the decoder, which says how probable a text is
-given the target. The parents of a round are the texts with the highest cosine, plus ``fluency`` times their log
-probability. In early rounds, the decoder also makes sentences of the words of the first parents. Before such a round
-embeds anything, the best of its changes are changed further, ``ahead`` times: texts that are several changes away are
-found without the texts between them.
+given the target. Where one text is chosen, those near it are worth less, up to 0.1: the surrogate misses alike in them.
+The parents of a round are the texts with the highest cosine, plus ``fluency`` times their log probability. In early
+rounds, the decoder also makes sentences of the words of the first parents. Before such a round embeds anything, the
+best of its changes are changed further, ``ahead`` times: texts that are several changes away are found without the
+texts between them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _WRITTEN = 48  # tokens of a text that is sampled as a whole
 _ROUNDS = 10  # at the least, however few texts may be embedded
 _EARLY = 30  # texts of a target from which on looking ahead and order take more time than they save queries
 _SHORTLIST = 12  # times as many changes are scored by the decoder as are embedded
-_CROWDED = 0.1  # cosine that a text is worth less where another is just chosen
+_CROWDED = 0.1  # cosine that a text is worth less where another is chosen
 _REACH, _NOISE = 0.4 * 2**0.5, 0.02  # distance over which the surrogate misses alike; what the misses have of their own
 
 
@@ -279,7 +280,7 @@ class _Population:
         return [pair for pair in found if not unchanged or pair[1] not in self.expanded]
 
     def apart(self, shortlist: Sequence[tuple[float, str]], count: int) -> list[str]:
-        """Texts with the highest cosines and fluencies; near a chosen one, the surrogate misses alike."""
+        """Texts with the highest cosines and fluencies that are not near each other."""
         chosen: list[str] = []
         if shortlist:
             vectors = torch.stack([self.pool[text] for _, text in shortlist]) / _REACH

@@ -126,6 +126,27 @@ def test_of_the_sampled_texts_the_closest_are_embedded(artifacts: Path, tmp_path
     assert set(embedder.asked[begin : begin + 3]) == set(closest)
 
 
+def test_texts_near_each_other_are_not_embedded_in_one_round(
+    artifacts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = TEXTS[5].split()
+    first, second = " ".join(words[:6]), " ".join(words[5:])
+    near = " ".join([words[1], words[0], *words[2:6]])
+    vectors = torch.nn.functional.normalize(Ordered().embed([TEXTS[5], first, near, second]), dim=1)
+    cosines = (vectors @ vectors[0]).tolist()
+    assert cosines[1] > cosines[2] > cosines[3] > cosines[1] - 0.1  # the two nearest to the target are near each other
+    assert vectors[1] @ vectors[2] > 0.8 > 0.5 > vectors[1] @ vectors[3]
+
+    embedder, search = Ordered(), searching(artifacts, samples=3, max_queries=20, ahead=0)  # so a round embeds two
+    three = (first, near, second)
+    monkeypatch.setattr(search.writer, "write_on", lambda _, starts, *__: [three[n % 3] for n in range(len(starts))])
+    oracle = CachedEmbedder(embedder, tmp_path)
+    search.lexicon(oracle)
+    embedder.asked.clear()
+    refined(search, oracle, 0, (TEXTS[5], ""))
+    assert {*embedder.asked[:2]} == {first, second}
+
+
 def test_texts_between_the_guess_and_the_target_need_not_be_embedded(artifacts: Path, tmp_path: Path) -> None:
     asked = []
     for ahead in (0, 3):
