@@ -9,7 +9,7 @@
 A round makes some hundreds of changed texts of a target and embeds ``each`` of these and of those that earlier rounds
 have left. Which ones, two models say that cost no query: the surrogate (lexicon/surrogate.py), which predicts vectors
 and is corrected by what it missed in the texts that were embedded, and the decoder, which says how probable a text is
-given the target. Where one text is chosen, those near it are worth less, up to 0.1: the surrogate misses alike in them.
+given the target. Near each text that is chosen, others are worth less: the surrogate misses alike in them.
 The parents of a round are the texts with the highest cosine, plus ``fluency`` times their log probability. In early
 rounds, the decoder also makes sentences of the words of the first parents. Before such a round embeds anything, the
 best of its changes are changed further, ``ahead`` times: texts that are several changes away are found without the
@@ -51,7 +51,7 @@ _WRITTEN = 48  # tokens of a text that is sampled as a whole
 _ROUNDS = 10  # at the least, however few texts may be embedded
 _EARLY = 30  # texts of a target from which on looking ahead and order take more time than they save queries
 _SHORTLIST = 12  # times as many changes are scored by the decoder as are embedded
-_CROWDED = 0.1  # cosine that a text is worth less where another is chosen
+_CROWDED = 0.1  # cosine that a text is worth less for each chosen one that has the same predicted vector
 _REACH, _NOISE = 0.4 * 2**0.5, 0.02  # distance over which the surrogate misses alike; what the misses have of their own
 
 
@@ -206,7 +206,7 @@ class SentenceSearch(WordRefiner):
     def _chosen(
         self, populations: Sequence[_Population], changes: Sequence[Sequence[str]], lexicon: Lexicon
     ) -> list[list[str]]:
-        """Of these and earlier changes, those worth a query: by the predicted cosine, then by that and the decoder."""
+        """Of these and earlier changes, those worth a query, by the predicted cosine and the decoder."""
         self._collect(populations, changes, lexicon)
         early = [one for one in populations if one.early]
         for _ in range(self.ahead if early else 0):
@@ -222,7 +222,7 @@ class SentenceSearch(WordRefiner):
             population.pool |= zip(own, islice(predicted, len(own)), strict=True)
 
     def _best(self, populations: Sequence[_Population], count: int, unchanged: bool = False) -> list[list[str]]:
-        """The best texts of each pool by predicted cosines and the decoder; ``unchanged``: those not changed yet."""
+        """The best texts of each pool that are not near each other; ``unchanged``: of those not changed yet."""
         shortlists = [(one, one.ranked(unchanged)[: _SHORTLIST * count]) for one in populations]
         self._weigh([(one, text) for one, shortlist in shortlists for _, text in shortlist])
         return [one.apart(shortlist, count) for one, shortlist in shortlists]
