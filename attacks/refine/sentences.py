@@ -99,7 +99,7 @@ class SentenceSearch(WordRefiner):
         if self.samples and unread:
             beginnings = [(population, "") for population in unread for _ in range(self.samples)]
             written = iter(self._written(beginnings, _WRITTEN))
-            sampled = [list(dict.fromkeys(islice(written, self.samples))) for _ in unread]
+            sampled = [[*islice(written, self.samples)] for _ in unread]
             self._embed(unread, self._chosen(unread, sampled, lexicon), lexicon, oracle)
         while active := [one for one in populations if not one.finished(self.max_queries)]:
             changes = self._changes(active, [one.parents() for one in active], lexicon)

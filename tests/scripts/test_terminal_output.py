@@ -67,6 +67,15 @@ def script(name: str, *arguments: str, folder: Path, warm: Warm | None = None) -
     return written
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="another OpenMP")
+@pytest.mark.parametrize(("given", "used"), [({}, "30000"), ({"GOMP_SPINCOUNT": "7"}, "7")])
+def test_threads_spin_for_a_short_time_unless_the_user_says_otherwise(given: dict[str, str], used: str) -> None:
+    code = "from unembed.launch import console; console.begin(); import torch"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_DISPLAY_ENV": "VERBOSE"} | given
+    done = subprocess.run([sys.executable, "-c", code], env=environment, text=True, capture_output=True, check=True)
+    assert f"GOMP_SPINCOUNT = '{used}'" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["train", "compare"])  # more and less than the buffer of a pipe
 def test_help_in_a_pipe_that_is_closed(name: str) -> None:
     command = [sys.executable, "-m", "unembed", name, "--help"]

@@ -97,6 +97,9 @@ class Terminal(logging.StreamHandler[TextIO]):
 def begin() -> None:
     """Show messages on stderr from here on, before anything heavy is imported; the log file comes later."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # C++ code prints without a logger
+    # Threads that wait for each other spin for about a millisecond, not for ten: the one that is waited for may
+    # need that core, where the machine does other work too (docs/benchmarks.md).
+    os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     logging.raiseExceptions = False  # a full disk, or a terminal that was closed, ends no command
     logging.basicConfig(level=logging.INFO, handlers=[Terminal()], force=True)
     warnings.showwarning = _log_warning
