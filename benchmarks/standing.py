@@ -50,7 +50,7 @@ STANDING = {
     "Texts of five sources that no training had, all-MiniLM-L6-v2": [
         _unseen("2 queries", "shipped attacker", "two beams, reranked"),
         _unseen("272 queries", "shipped, lexicon search", "lexicon search, 300 queries"),
-        _unseen("184 queries", "minilm_large, sentence search", "minilm_large, sentence search, 300 queries"),
+        _unseen("165 queries", "minilm_large, sentence search", "minilm_large, sentence search, 300 queries"),
         _unseen("weights", "shipped, sentence search", "sentence search, own copy of the embedder"),
     ],
     "An embedder for which nothing was trained": [
