@@ -95,7 +95,7 @@ class Terminal(logging.StreamHandler[TextIO]):
 
 
 def begin() -> None:
-    """Show messages on stderr from here on, before anything heavy is imported; the log file comes later."""
+    """Set what heavy libraries read when they are imported, and show messages on stderr; the log file comes later."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # C++ code prints without a logger
     # Threads that wait for each other spin for about a millisecond, not for ten: the one that is waited for may
     # need that core, where the machine does other work too (docs/benchmarks.md).
