@@ -117,7 +117,7 @@ def test_words_of_several_units_come_and_go_at_once(tmp_path: Path, swapped: boo
     assert Language.count(texts).joined == ["2,500"]
     pair = ["They sold 2,500 cats.", "They sold 500 cats."]
     true, guess = pair[::-1] if swapped else pair
-    (found,), _ = refined(tmp_path, [(true, guess)], MiniLM(), texts=texts, vocabulary=False, numbers=0, max_queries=24)
+    (found,), _ = refined(tmp_path, [(true, guess)], MiniLM(), texts=texts, vocabulary=False, numbers=0, max_queries=40)
     assert found.candidates[0] == true
 
 
@@ -257,6 +257,19 @@ def test_two_names_that_stand_in_each_others_place_are_exchanged(tmp_path: Path)
     vector, target = normalize(embedder.embed([str(text), true]), dim=1)
     (changes,) = moves.proposals([(text, vector, target)], lexicon, lexicon.vectors_of)
     assert true in [str(changed) for changed in islice(changes, 16)]
+
+
+def test_another_form_of_a_word_is_tried_though_it_is_not_among_the_entries_along_the_residual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "_NEAREST", 1)
+    embedder, true = MiniLM(), "Ada chopped the onions in Oslo."
+    entries = {word: word for word in ("onion", "onions", "garlic", "leek", "rome", "paris", "knife", "meal", "train")}
+    lexicon = Lexicon(entries, Language.count(TRIPS), CachedEmbedder(embedder, tmp_path), {})
+    text = Units.of("Ada chopped the onion in Oslo.")
+    vector, target = normalize(embedder.embed([str(text), true]), dim=1)
+    (changes,) = moves.proposals([(text, vector, target)], lexicon, lexicon.vectors_of)
+    assert true in [str(changed) for changed in islice(changes, 24)]
 
 
 class Decoder(Writer):

@@ -30,7 +30,7 @@ from unembed.attacks.refine.lexicon.words import Lexicon
 _REACH = 5.0  # measured with MiniLM on the built-in corpus, lengths 7 to 16: 4.1 to 5.7
 _TOO_LONG, _TOO_SHORT = 0.25, 0.1  # cosine that a predicted step loses by each factor e of length
 _NEAREST = 4000  # entries that are looked at for each text: those that point most along the residual
-_SUBSTITUTES, _SIBLINGS, _ENTRIES, _PLACES = 180, 6, 8, 4
+_SUBSTITUTES, _ENTRIES, _PLACES = 180, 8, 4
 _ORDERS, _USUAL, _FREQUENT = 60, 60, 40  # moves of a kind at the most; usual words of a place, too
 # Cosine that one nat of log probability is worth: of other forms and shorter texts, of usual words, of any word.
 _FLUENCY, _USUAL_FLUENCY, _WORD_FLUENCY = 0.05, 0.02, 0.01
@@ -39,7 +39,7 @@ _FAR = 0.97  # cosine up to which a beginning and a piece are tried at once
 _PARTS = 15  # other parts for each part of a spelt word, and further ones
 _EARLIER, _EXCHANGED = 0.03, 0.3  # what each place before the best one costs an insertion; score of parts exchanged
 _NEAR_ORDER, _NEAR = 0.8, 0.9  # cosine from which word order, and small differences, are looked at
-_FIRST, _THEN = "sqqspsq", "qcxdiopqsdpnf"  # in which order kinds of moves are tried
+_FIRST, _THEN = "sqqspsq", "onqonconxdoniopqsdpnf"  # in which order kinds of moves are tried
 _FIRST_SPELT, _THEN_SPELT = "gsqgsgq", "gdgxgsgogdgcgigsgngf"  # of a text with a spelt word
 _MOST = 120  # changes of a text
 _LEAST = 1e-4
@@ -97,8 +97,8 @@ class Proposals:
         self._pairs = self._best_pairs(along) if self.cosine < _FAR else []
         rows = _largest(along, _NEAREST)
         entries, along = lexicon.vectors[rows], along[rows]
-        alike = self.old @ entries.T  # (n, m)
-        substitution = step_fit(along[None] - self.own[:, None], distance(alike), self.length, len(units))
+        steps = distance(self.old @ entries.T)  # (n, m)
+        substitution = step_fit(along[None] - self.own[:, None], steps, self.length, len(units))
         pieces, begins = (
             (part.start <= rows) & (rows < part.stop) for part in (lexicon.piece_rows, lexicon.begin_rows)
         )
@@ -106,8 +106,7 @@ class Proposals:
         begun = torch.zeros(len(units), dtype=torch.bool)
         begun[[begin for begin, _ in self._spelt]] = True
         # A piece is added to a word, it stands for none; a beginning stands before a piece.
-        unfit = (words[:, None] & pieces) | (~begun[:, None] & begins)
-        substitution[unfit], alike[unfit] = -1.0, -1.0
+        substitution[(words[:, None] & pieces) | (~begun[:, None] & begins)] = -1.0
         insertion = (along - self.here) / distance(entries @ vector) / self.length
         self._spans = units.spans()
         spans = normalize(torch.stack([self.old[begin:end].sum(0) for begin, end in self._spans]), dim=1)
@@ -119,12 +118,6 @@ class Proposals:
         self._substitutes = [
             (score, flat // count, int(rows[flat % count]))
             for score, flat in zip(substitution.flatten()[best].tolist(), best.tolist(), strict=True)
-        ]
-        closest = alike.topk(min(_SIBLINGS + 1, count), dim=1).indices.sort(dim=1).values
-        self._siblings = [
-            (float(substitution[place, column]), place, int(rows[column]))
-            for place, columns in enumerate(closest.tolist())
-            for column in columns
         ]
         more = _PARTS if self._spelt else _ENTRIES
         self._insertions, self._continuations = (
@@ -207,12 +200,14 @@ class Proposals:
             yield Move(score + _WORD_FLUENCY * fluency, partial(self._replaced, place, entry))
 
     def siblings(self) -> Iterable[Move]:
-        """Replacements by words that are nearly the same to the embedder: another form of the word."""
-        for score, place, row in self._siblings:
-            entry, words = self.lexicon.entries[row], self.lexicon.words(row)
-            if words != (self.units.words[place],):
-                fluency = self.gain(place, place + 1, words)
-                yield Move(score + _FLUENCY * fluency, partial(self._replaced, place, entry))
+        """Replacements by the entries closest to a word: other forms of it, which need not point along the residual."""
+        found = [
+            (place, row)
+            for place, word in enumerate(self.units.words)
+            if not is_piece(word)
+            for row in self.lexicon.closest(word, self.old[place])
+        ]
+        return self._fitting(found, _FLUENCY)
 
     def spellings(self) -> Iterable[Move]:
         """Spelt words with another part, a piece more or less, or two pieces exchanged."""
@@ -232,25 +227,26 @@ class Proposals:
 
     def usual(self) -> Iterable[Move]:
         """Replacements by words that training has between these neighbours: another weekday, ``an`` for ``a``."""
-        places: list[int] = []
-        words: list[str] = []
+        found: list[tuple[int, int]] = []
         for place, (left, right) in enumerate(zip(self._around, self._around[2:], strict=False)):
             likely = [
-                (-self.gain(place, place + 1, (word,)), word)
+                (-self.gain(place, place + 1, (word,)), self.lexicon.rows[word])
                 for word in self.language.between(left, right)
                 if word in self.lexicon.rows and word != self.units.words[place]
             ]
-            words += [word for _, word in sorted(likely)[:_USUAL]]
-            places += [place] * (len(words) - len(places))
-        if not words:
-            return
-        new = self.lexicon.vectors_of(words)
-        steps = distance((new * self.old[places]).sum(1))
-        scores = step_fit(new @ self.residual - self.own[places], steps, self.length, len(self.units))
-        for score, place, word in zip(scores.tolist(), places, words, strict=True):
-            fluency = self.gain(place, place + 1, (word,))
-            entry = self.lexicon.entries[self.lexicon.rows[word]]
-            yield Move(score + _USUAL_FLUENCY * fluency, partial(self._replaced, place, entry))
+            found += [(place, row) for _, row in sorted(likely)[:_USUAL]]
+        return self._fitting(found, _USUAL_FLUENCY)
+
+    def _fitting(self, found: Sequence[tuple[int, int]], fluency: float) -> Iterator[Move]:
+        """Replacements of units by entries, (place, row), by how each fits alone and between its neighbours."""
+        places, rows = [place for place, _ in found], [row for _, row in found]
+        old, new = self.old[places], self.lexicon.vectors[rows]
+        scores = step_fit(
+            new @ self.residual - self.own[places], distance((new * old).sum(1)), self.length, len(self.units)
+        )
+        for score, (place, row) in zip(scores.tolist(), found, strict=True):
+            gain = self.gain(place, place + 1, self.lexicon.words(row))
+            yield Move(score + fluency * gain, partial(self._replaced, place, self.lexicon.entries[row]))
 
     def removals(self) -> Iterable[Move]:
         """Every text that is one unit, or joined ones, shorter, but for the empty one."""

@@ -32,7 +32,7 @@ from unembed.embedders.cache.cached import CachedEmbedder
 
 _EQUAL = 5  # decimals of a cosine that count
 _LATE, _NEARLY = 10, 0.95  # queries of a target, and cosine of a text, from which the decoder orders its changes
-_RANKED = 48  # of them, the first
+_RANKED = 120  # of them, the first
 _MARGIN = 0.3  # of cosine, below the best text of a target, within which others are changed too
 
 

@@ -33,6 +33,7 @@ from unembed.embedders.cache.cached import CachedEmbedder, Purpose
 _KEY = "attack/refine=[lexicon]"
 KEY = "attack.refine.lexicon"
 AT_ONCE = 4096  # texts of a block
+_CLOSEST = 7  # entries to a word
 Spelt = Sequence[tuple[str, str]]  # words with a part, each behind its other part: of "zin", ("za", "zazin")
 
 
@@ -75,6 +76,7 @@ class Lexicon:
         self.begin_rows = slice(first, len(kept))
         self.rows = {words[row]: place for place, row in enumerate(kept)}
         self._mean = self.vectors.mean(0)
+        self._closest: dict[str, list[int]] = {}
         self._others: dict[str, Tensor] = {}
         self._summed: dict[str, Tensor] = {}
 
@@ -107,6 +109,13 @@ class Lexicon:
         words = [word for word in UNIT.findall(text.lower()) if word[0].isalnum()]
         return bool(words) and all(word in self.rows for word in words)
 
+    def closest(self, word: str, vector: Tensor) -> list[int]:
+        """Rows of the entries closest to a lower-case word with this unit vector: often its other forms, and itself."""
+        if word not in self._closest:
+            whole = self.vectors[: self.piece_rows.start]
+            self._closest[word] = (whole @ vector).topk(min(_CLOSEST, len(whole))).indices.tolist()
+        return self._closest[word]
+
     def known_vectors(self, words: Sequence[str]) -> Tensor:
         """Vectors of lower-case words (n, d), at no query: of those that are no entries, the sum of their parts'.
 
@@ -128,14 +137,12 @@ class Lexicon:
         Zeros for words that a limit of the embedder cuts off: no text that is proposed can be embedded either.
         """
         missing = sorted({word for word in words if word not in self.rows and word not in self._others})
-        for word, vector in (embedded(missing, self._oracle, "lexicon") if missing else {}).items():
+        for word, vector in embedded(missing, self._oracle, "lexicon").items():
             self._others[word] = normalize(vector[None], dim=1)[0]
-        vectors = torch.zeros(len(words), self.vectors.shape[1])
+        vectors = self.vectors[[self.rows.get(word, -1) for word in words]]
         for place, word in enumerate(words):
-            if word in self.rows:
-                vectors[place] = self.vectors[self.rows[word]]
-            elif word in self._others:
-                vectors[place] = self._others[word]
+            if word not in self.rows:
+                vectors[place] = self._others.get(word, 0)
         return vectors
 
     def _check_limit(self, words: Sequence[str]) -> None:
