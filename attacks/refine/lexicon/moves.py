@@ -30,7 +30,7 @@ from unembed.attacks.refine.lexicon.words import Lexicon
 _REACH = 5.0  # measured with MiniLM on the built-in corpus, lengths 7 to 16: 4.1 to 5.7
 _TOO_LONG, _TOO_SHORT = 0.25, 0.1  # cosine that a predicted step loses by each factor e of length
 _NEAREST = 4000  # entries that are looked at for each text: those that point most along the residual
-_SUBSTITUTES, _ENTRIES, _PLACES = 180, 8, 4
+_SUBSTITUTES, _ENTRIES, _PLACES = 180, 16, 4
 _ORDERS, _USUAL, _FREQUENT = 60, 60, 40  # moves of a kind at the most; usual words of a place, too
 # Cosine that one nat of log probability is worth: of other forms and shorter texts, of usual words, of any word.
 _FLUENCY, _USUAL_FLUENCY, _WORD_FLUENCY = 0.05, 0.02, 0.01
@@ -39,9 +39,9 @@ _FAR = 0.97  # cosine up to which a beginning and a piece are tried at once
 _PARTS = 15  # other parts for each part of a spelt word, and further ones
 _EARLIER, _EXCHANGED = 0.03, 0.3  # what each place before the best one costs an insertion; score of parts exchanged
 _NEAR_ORDER, _NEAR = 0.8, 0.9  # cosine from which word order, and small differences, are looked at
-_FIRST, _THEN = "sqqspsq", "onqonconxdoniopqsdpnf"  # in which order kinds of moves are tried
+_FIRST, _THEN = "sqqspsq", "onqfoncionfxidoinfopiqsdpnfi"  # in which order kinds of moves are tried
 _FIRST_SPELT, _THEN_SPELT = "gsqgsgq", "gdgxgsgogdgcgigsgngf"  # of a text with a spelt word
-_MOST = 120  # changes of a text
+_MOST = 160  # changes of a text
 _LEAST = 1e-4
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import islice
 
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
@@ -32,7 +32,6 @@ from unembed.embedders.cache.cached import CachedEmbedder
 
 _EQUAL = 5  # decimals of a cosine that count
 _LATE, _NEARLY = 10, 0.95  # queries of a target, and cosine of a text, from which the decoder orders its changes
-_RANKED = 120  # of them, the first
 _MARGIN = 0.3  # of cosine, below the best text of a target, within which others are changed too
 
 
@@ -99,7 +98,7 @@ class LexiconSearch(WordRefiner):
                 search.sort()
 
     def _rank(self, texts: Sequence[tuple[_Search, _Text]]) -> None:
-        """Put the first changes of texts that are nearly found in the order of the decoder's log probability.
+        """Put the changes of texts that are nearly found in the order of the decoder's log probability.
 
         What is left to change, function words and word order, hardly shows in the vectors of single words.
         """
@@ -107,13 +106,13 @@ class LexiconSearch(WordRefiner):
             return
         near = [(search, text) for search, text in texts if search.queries >= _LATE and text.cosine > _NEARLY]
         near = [(search, text) for search, text in near if not any(map(is_piece, text.units.words))]
-        changes = [[*islice(text.changes or (), _RANKED)] for _, text in near]
+        changes = [[*(text.changes or ())] for _, text in near]
         asked = [(search, units) for (search, _), own in zip(near, changes, strict=True) for units in own]
         found = iter(self._log_probabilities(asked))
         for (_, text), own in zip(near, changes, strict=True):
             scores = [round(next(found), _EQUAL) for _ in own]
             order = sorted(range(len(own)), key=lambda place: -scores[place])
-            text.changes = chain([own[place] for place in order], text.changes or ())
+            text.changes = iter([own[place] for place in order])
 
     def _write(self, searches: Sequence[_Search]) -> None:
         """Write found texts as the training text would, with the capital letters that the decoder finds most likely."""
