@@ -272,6 +272,25 @@ def test_another_form_of_a_word_is_tried_though_it_is_not_among_the_entries_alon
     assert true in [str(changed) for changed in islice(changes, 24)]
 
 
+def test_the_changes_of_a_text_do_not_depend_on_a_spelt_word_that_begins_as_one_of_its_words(tmp_path: Path) -> None:
+    embedder = MiniLM()
+    entries = {word: word for word in ["hit", *islice(words.embedder_words(embedder), 0, None, 40)]}
+    parts = parts_of(["esh", "zin"], ["hit", "out"])
+    plain = Units.of("Ada hit the train in Oslo.")
+    spelt = Units.of(FRAME.format("NAME", "Oslo")).replaced(1, f"Hit{PIECE}esh")
+
+    def changes(*texts: Units) -> list[list[str]]:
+        lexicon = Lexicon(entries, Language.count(TRIPS), CachedEmbedder(embedder, tmp_path), parts)
+        vectors = normalize(embedder.embed([str(text) for text in texts]), dim=1)
+        targets = normalize(vectors + 0.2 * lexicon.vectors[1], dim=1)
+        given = [*zip(texts, vectors, targets, strict=True)]
+        return [[*map(str, found)] for found in moves.proposals(given, lexicon, lexicon.vectors_of)]
+
+    alone, after = changes(plain)[0], changes(spelt, plain)
+    assert len(after) == 2
+    assert alone == after[1]
+
+
 class Decoder(Writer):
     """A text is the more probable, the more of the words of ``text`` it has in their places."""
 

@@ -203,7 +203,7 @@ class Proposals:
         """Replacements by the entries closest to a word: other forms of it, which need not point along the residual."""
         found = [
             (place, row)
-            for place, word in enumerate(self.units.words)
+            for place, word in enumerate(self.lexicon.keys(self.units.words))
             if not is_piece(word)
             for row in self.lexicon.closest(word, self.old[place])
         ]

@@ -109,12 +109,12 @@ class Lexicon:
         words = [word for word in UNIT.findall(text.lower()) if word[0].isalnum()]
         return bool(words) and all(word in self.rows for word in words)
 
-    def closest(self, word: str, vector: Tensor) -> list[int]:
-        """Rows of the entries closest to a lower-case word with this unit vector: often its other forms, and itself."""
-        if word not in self._closest:
+    def closest(self, key: str, vector: Tensor) -> list[int]:
+        """Rows of the entries closest to a key with this unit vector: often other forms of the word, and itself."""
+        if key not in self._closest:
             whole = self.vectors[: self.piece_rows.start]
-            self._closest[word] = (whole @ vector).topk(min(_CLOSEST, len(whole))).indices.tolist()
-        return self._closest[word]
+            self._closest[key] = (whole @ vector).topk(min(_CLOSEST, len(whole))).indices.tolist()
+        return self._closest[key]
 
     def known_vectors(self, words: Sequence[str]) -> Tensor:
         """Vectors of lower-case words (n, d), at no query: of those that are no entries, the sum of their parts'.
