@@ -52,7 +52,7 @@ def measured(folder: Path, slow: bool, options: argparse.Namespace) -> dict[str,
 
 
 def child(options: argparse.Namespace) -> dict[str, Any]:
-    """Train, with all texts embedded before, and give the rate of the fastest step: other processes slow some of them."""
+    """Train, with all texts embedded before, and give the rate of the fastest step, which other work slows least."""
     from lightning import Callback
     from measuring import job, quiet, texts_of
 
