@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -52,7 +53,7 @@ def measured(folder: Path, slow: bool, options: argparse.Namespace) -> dict[str,
 
 
 def child(options: argparse.Namespace) -> dict[str, Any]:
-    """Train, with all texts embedded before, and give the rate of the fastest step, which other work slows least."""
+    """Train, with all texts embedded before, and give the median rate of a step."""
     from lightning import Callback
     from measuring import job, quiet, texts_of
 
@@ -71,7 +72,7 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
     work.trainer(work.run, [Clock()], max_steps=WARM_UP + 1 + options.steps).fit(work.attack, work.datamodule)
     times = [after - before for before, after in zip(ends[WARM_UP:], ends[WARM_UP + 1 :], strict=False)]
     return {
-        "steps_per_second": round(1 / min(times), 3),
+        "steps_per_second": round(1 / statistics.median(times), 3),
         "steps": len(times),
         "precision": str(work.config.trainer.precision),
     }

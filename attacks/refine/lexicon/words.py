@@ -137,7 +137,7 @@ class Lexicon:
         Zeros for words that a limit of the embedder cuts off: no text that is proposed can be embedded either.
         """
         missing = sorted({word for word in words if word not in self.rows and word not in self._others})
-        for word, vector in embedded(missing, self._oracle, "lexicon").items():
+        for word, vector in (embedded(missing, self._oracle, "lexicon") if missing else {}).items():
             self._others[word] = normalize(vector[None], dim=1)[0]
         vectors = self.vectors[[self.rows.get(word, -1) for word in words]]
         for place, word in enumerate(words):
