@@ -7,8 +7,8 @@ The attack of a finished run writes its guesses, and the lexicon is embedded; ne
 targets are searched with an empty cache, so that every text is really embedded, and the texts of each block are
 encoded again in one call: by SentenceTransformer.encode, and by the embedder itself. The three take turns in changing
 order, so that other work on the machine slows all of them. Shown is also which part of a search is spent in the
-embedder. Ends with one JSON line; its ``ratio`` is above 1 where a search gets through more texts a second than
-SentenceTransformer.encode.
+embedder, and in the attack's decoder. Ends with one JSON line; its ``ratio`` is above 1 where a search gets through
+more texts a second than SentenceTransformer.encode.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from measuring import Clock, command_line, ratios, spread
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.refining import Refiner
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.session import Session
 
@@ -59,6 +58,19 @@ class Timed:
         return vectors
 
 
+class TimedWriter:
+    """An attack's decoder that records in ``seconds`` how long it has scored texts."""
+
+    def __init__(self, writer: Any, clock: Clock) -> None:
+        self._writer, self._clock, self.seconds = writer, clock, 0.0
+
+    def log_probabilities(self, vectors: Tensor, texts: Sequence[str]) -> Tensor:
+        began = self._clock()
+        found: Tensor = self._writer.log_probabilities(vectors, texts)
+        self.seconds += self._clock() - began
+        return found
+
+
 WAYS = ("search", "encode", "embed")
 
 
@@ -71,7 +83,9 @@ def measure(session: Session, options: argparse.Namespace) -> None:
     timed = Timed(session.embedder.embedder, clock)
     oracle = CachedEmbedder(timed, Path(session.config.cache_dir))
     attack = session.restored_attack(oracle, session.dimension)
-    refiner = attack.refiners.named["lexicon"]
+    attack.check_refining(session.dimension, oracle)  # gives the search the attack's decoder
+    refiner: Any = attack.refiners.named["lexicon"]
+    refiner.writer = refiner.writer and TimedWriter(refiner.writer, clock)
     session.datamodule.setup("test")
     vectors = session.datamodule.vectors("test", list(range(options.targets + options.block)))
     blocks = [Targets(vectors[rows], rows) for rows in torch.arange(len(vectors)).split(options.block)]
@@ -79,7 +93,7 @@ def measure(session: Session, options: argparse.Namespace) -> None:
     refiner.refine(blocks[0], guesses[0], oracle)  # embeds the lexicon, and warms everything up
     oracle.flush()
     model = SentenceTransformer(str(get_model_path()), device="cpu")
-    seconds: dict[str, list[float]] = {name: [] for name in (*WAYS, "inside")}
+    seconds: dict[str, list[float]] = {name: [] for name in (*WAYS, "inside", "decoder")}
     counts: list[int] = []
     for turn, (block, found) in enumerate(zip(blocks[1:], guesses[1:], strict=True)):
         with tempfile.TemporaryDirectory() as folder:
@@ -96,13 +110,16 @@ def measure(session: Session, options: argparse.Namespace) -> None:
                 work[name]()
                 seconds[name].append(clock() - began)
             seconds["inside"].append(timed.seconds)
+            seconds["decoder"].append(refiner.writer.seconds if refiner.writer else 0.0)
             counts.append(len(texts))
     report(seconds, counts, options)
 
 
-def search(refiner: Refiner, block: Targets, found: list[Prediction], timed: Timed, folder: Path) -> None:
+def search(refiner: Any, block: Targets, found: list[Prediction], timed: Timed, folder: Path) -> None:
     """Refine a block through an empty cache."""
     timed.begin()
+    if refiner.writer:
+        refiner.writer.seconds = 0.0
     refiner.refine(block, found, CachedEmbedder(timed, folder))
 
 
@@ -114,8 +131,8 @@ def report(seconds: dict[str, list[float]], counts: list[int], options: argparse
     print(f"{'':<34}{'seconds':>10}{'texts/s':>10}")
     for name, shown in names.items():
         print(f"{shown:<34}{sum(seconds[name]):>10.2f}{total / sum(seconds[name]):>10,.0f}")
-    inside = sum(seconds["inside"]) / sum(seconds["search"])
-    print(f"\nof the search, in the embedder: {inside:.0%}")
+    inside, decoder = (sum(seconds[name]) / sum(seconds["search"]) for name in ("inside", "decoder"))
+    print(f"\nof the search, in the embedder: {inside:.0%}, in the attack's decoder: {decoder:.0%}")
     against = {name: ratios(seconds[name], seconds["search"]) for name in ("encode", "embed")}
     for name, found in against.items():
         print(f"ratio to {names[name]}: {spread(found)}")
@@ -123,6 +140,7 @@ def report(seconds: dict[str, list[float]], counts: list[int], options: argparse
         "ratio": round(statistics.median(against["encode"]), 3),
         "ratio_to_embedder": round(statistics.median(against["embed"]), 3),
         "embedder_share": round(inside, 3),
+        "decoder_share": round(decoder, 3),
         "texts": total,
         "texts_per_second": round(total / sum(seconds["search"]), 1),
         "seconds_per_target": round(sum(seconds["search"]) / (len(counts) * options.block), 4),

@@ -97,6 +97,7 @@ def lexicon_session(run: Path, targets: int, overrides: Sequence[str]) -> Sessio
 def measure(session: Session, options: argparse.Namespace) -> None:
     """Compute the points that are missing."""
     attack = session.restored_attack(session.oracle, session.dimension)
+    attack.check_refining(session.dimension, session.oracle)  # gives the searches the attack's decoder
     texts = Texts(session, options.targets, attack)
     settings = {"run": str(options.run), "targets": len(texts.rows), "overrides": sorted(options.overrides)}
     points = Rows(options.output)

@@ -30,6 +30,7 @@ def test_cost_of_a_search(benchmarks: Benchmarks, run: Path) -> None:
     small = ["--targets=1", "--block=1", "--threads=1", *SMALL]
     found = benchmarks.result("lexicon_cost", f"--run={run}", *small)
     assert 0 < found["embedder_share"] < 1
+    assert 0 < found["decoder_share"] < 1  # the search asks the attack's decoder, as it does in a test
     assert found["texts"] > 1
     assert min(found["ratio"], found["ratio_to_embedder"]) > 0
 
