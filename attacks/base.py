@@ -238,6 +238,7 @@ class Attack(LightningModule):
         self.dimension = self.data.dimension
         self.data.encode, self.data.encodes_ids = self.encode, self.encodes_ids
         if stage == "test":
+            self.data.eval_batch_size = min(self.data.eval_batch_size, self.refiners.at_once)
             self.refiners.load(self.artifacts, self.dimension, self._training_texts, self.oracle)
 
     def configure_model(self) -> None:

@@ -52,8 +52,11 @@ class Refiner:
         proposals: Number of candidates per target requested from the attack, which may find fewer.
         required: False: left out where it cannot work or would cost money (``leave_out``).
         writer: The attack's decoder, where it has one; set before ``check``.
+        at_once: Targets that are refined together at the most; few where they take minutes, since progress is shown
+            and kept by batch.
     """
 
+    at_once = 1024
     proposals = 1
     required = True
     writer: Writer | None = None
@@ -106,6 +109,11 @@ class Refiners:
     def proposals(self) -> int:
         """The most candidates a target that one of them wants."""
         return max((refiner.proposals for refiner in self.named.values()), default=1)
+
+    @property
+    def at_once(self) -> int:
+        """Targets that all of them refine together."""
+        return min((refiner.at_once for refiner in self.named.values()), default=Refiner.at_once)
 
     def check_sources(self) -> None:
         for name, refiner in self.named.items():

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import unembed
 from support import tiny_settings
 from support.files import load, metrics_of
 from support.letters import TEXTS
 from support.places import Place
 from unembed import launch
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.sentences import SentenceSearch
 from unembed.commands.compare import compare, read_settings
 from unembed.core.errors import InputError
 from unembed.runs import layout
@@ -98,6 +102,27 @@ def test_searches_sentences_with_a_surrogate_from_its_own_texts(base: Path, defe
     assert (found / layout.ARTIFACTS / "refine/sentences/surrogate-3.pt").is_file()
     assert 3 < metrics_of(found)["queries"] <= 60
     assert metrics_of(found)["cosine"] >= metrics_of(run)["cosine"]
+
+
+def test_a_search_that_takes_minutes_reads_few_targets_at_once(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a test and in ``invert``: progress is shown, and kept, by batch."""
+    sizes: list[int] = []
+    refine = SentenceSearch.refine
+
+    def recorded(self: SentenceSearch, targets: Targets, *given: Any) -> list[Prediction]:
+        sizes.append(len(targets.index))
+        return refine(self, targets, *given)
+
+    monkeypatch.setattr(SentenceSearch, "refine", recorded)
+    monkeypatch.setattr(SentenceSearch, "at_once", 2)
+    search = [f"attack.refine.sentences.{key}" for key in ("surrogate_steps=3", "max_queries=3", "vocabulary=false")]
+    found = finished(base, "few", "datamodule.limit_test=5", "attack/refine=[sentences]", *search)
+    assert sizes == [2, 2, 1]
+    sizes.clear()
+    attacker = unembed.load(found, trust="support.letters")
+    assert len(attacker.invert(attacker.embed(TEXTS[:3]), None, trust_vectors=True)) == 3
+    assert sizes[-2:] == [2, 1]
+    assert max(sizes) == 2
 
 
 def test_messages(base: Path) -> None:

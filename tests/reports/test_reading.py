@@ -9,6 +9,7 @@ import torch
 
 from unembed.attacks.parts.batch_cache import BatchResult
 from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.refining import Refiners
 from unembed.reports.reading import Reader
 
 
@@ -16,6 +17,7 @@ class Stored:
     """An attack all of whose batches an interrupted run has stored; each took two and a half seconds there."""
 
     device = torch.device("cpu")
+    refiners = Refiners()
 
     def invert_once(self, targets: Targets, oracle: object, work: str) -> tuple[list[Prediction], BatchResult]:
         return [Prediction(("a",))] * len(targets.vectors), BatchResult([], np.empty(0, np.uint64), 2.5)

@@ -52,7 +52,7 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
             partial = {"partial": True} if one.partial else {}
             yield {"index": index, "text": one.candidates[0], "cosine": cosine, **partial}
 
-    parts = Parts(output, len(rows), BATCHES * settings.batch_size)
+    parts = Parts(output, len(rows), BATCHES * attacker.reader(settings.max_queries).batch_size)
     with layout.locked(parts.folder, "output") if rank == 0 else nullcontext():
         mine = parts.begin(_key(attacker, vectors, len(rows)), rank, size)
         meet()  # all have looked before the first one ends and removes the folder

@@ -104,15 +104,12 @@ class LexiconSearch(WordRefiner):
         """
         if not self._asks_decoder or self.surrogate is not None:
             return
-        near = [(search, text) for search, text in texts if search.queries >= _LATE and text.cosine > _NEARLY]
-        near = [(search, text) for search, text in near if not any(map(is_piece, text.units.words))]
-        changes = [[*(text.changes or ())] for _, text in near]
-        asked = [(search, units) for (search, _), own in zip(near, changes, strict=True) for units in own]
-        found = iter(self._log_probabilities(asked))
-        for (_, text), own in zip(near, changes, strict=True):
-            scores = [round(next(found), _EQUAL) for _ in own]
-            order = sorted(range(len(own)), key=lambda place: -scores[place])
-            text.changes = iter([own[place] for place in order])
+        for search, text in texts:
+            if search.queries >= _LATE and text.cosine > _NEARLY and not any(map(is_piece, text.units.words)):
+                changes = [*(text.changes or ())]
+                scores = self._log_probabilities([(search, units) for units in changes])
+                ordered = sorted(zip(scores, changes, strict=True), key=lambda pair: -round(pair[0], _EQUAL))
+                text.changes = iter([units for _, units in ordered])
 
     def _write(self, searches: Sequence[_Search]) -> None:
         """Write found texts as the training text would, with the capital letters that the decoder finds most likely."""
