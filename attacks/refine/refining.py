@@ -56,7 +56,7 @@ class Refiner:
             and kept by batch.
     """
 
-    at_once = 1024
+    at_once = 10**9
     proposals = 1
     required = True
     writer: Writer | None = None

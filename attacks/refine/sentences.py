@@ -69,7 +69,7 @@ class SentenceSearch(WordRefiner):
     """
 
     key = "attack.refine.sentences"
-    at_once = 8
+    at_once = 16
 
     max_queries: PositiveInt = 300
     proposals: PositiveInt = 8
