@@ -147,6 +147,11 @@ class Attack(LightningModule):
         """What writes texts for a refiner; None: the attack has no decoder."""
         return None
 
+    @property
+    def at_once(self) -> int:
+        """Targets that ``invert`` gets together at the most."""
+        return min((refiner.at_once for refiner in self.refiners.named.values()), default=Refiner.at_once)
+
     @abstractmethod
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """One prediction a target, in order, before any refinement; ``oracle`` embeds hypotheses and counts them."""
@@ -238,7 +243,7 @@ class Attack(LightningModule):
         self.dimension = self.data.dimension
         self.data.encode, self.data.encodes_ids = self.encode, self.encodes_ids
         if stage == "test":
-            self.data.eval_batch_size = min(self.data.eval_batch_size, self.refiners.at_once)
+            self.data.eval_batch_size = min(self.data.eval_batch_size, self.at_once)
             self.refiners.load(self.artifacts, self.dimension, self._training_texts, self.oracle)
 
     def configure_model(self) -> None:

@@ -110,11 +110,6 @@ class Refiners:
         """The most candidates a target that one of them wants."""
         return max((refiner.proposals for refiner in self.named.values()), default=1)
 
-    @property
-    def at_once(self) -> int:
-        """Targets that all of them refine together."""
-        return min((refiner.at_once for refiner in self.named.values()), default=Refiner.at_once)
-
     def check_sources(self) -> None:
         for name, refiner in self.named.items():
             with named(f"attack/refine=[{name}]"):

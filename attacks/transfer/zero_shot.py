@@ -31,7 +31,7 @@ from unembed.attacks.parts.writing import Writer
 from unembed.attacks.refine.lexicon.language import Units
 from unembed.attacks.refine.lexicon.refiner import WordRefiner
 from unembed.attacks.refine.lexicon.surrogate import Surrogate
-from unembed.attacks.refine.refining import FOUND, embedded
+from unembed.attacks.refine.refining import FOUND, Refiner, embedded
 from unembed.attacks.transfer.aligned import ABOUT, START, Paired
 from unembed.attacks.transfer.aligners import AffineMap, Known, LeaveOneOut, Map, gaussian, interpolated, whitening_of
 from unembed.core.atomic_files import read_json, write_file
@@ -50,6 +50,7 @@ class ZeroShot(Paired):
     """A trained decoder of another embedder, behind a map that is fitted again to what the decoder writes."""
 
     asks_embedder = True
+    at_once = Refiner.at_once  # whatever its refiners ask for: the targets of a batch share their pairs
     option = "zero_shot"
 
     def __init__(

@@ -14,6 +14,7 @@ from support.own_space import DECODER, OWN, SHORT, TEXTS, VICTIM
 from support.places import Place
 from unembed import launch
 from unembed.attacks.refine.lexicon.surrogate import Surrogate
+from unembed.attacks.refine.sentences import SentenceSearch
 from unembed.attacks.transfer.aligners import AffineMap
 from unembed.attacks.transfer.zero_shot import Bought, WhitenedEmbedder, local
 from unembed.commands import invert
@@ -81,6 +82,7 @@ def test_sentences_are_searched_with_what_the_map_predicts(base: Path, monkeypat
     assert not {text for text in asked if text in ("oslo", "6")}  # words are mapped
     assert found["cosine"] > metrics_of(attacked(base, "sentences-alone", *few, "attack/refine=[]"))["cosine"] + 0.01
     assert not [*(run / layout.ARTIFACTS).glob("refine/*/surrogate*")]
+    monkeypatch.setattr(SentenceSearch, "at_once", 1)  # all targets of a batch share their pairs, so it stays whole
     again = Place(base, base / "data.jsonl", SHORT, VICTIM).evaluate(run, "sentences-again")
     assert (again / layout.PREDICTIONS).read_bytes() == (run / layout.PREDICTIONS).read_bytes()
 

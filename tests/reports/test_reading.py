@@ -9,7 +9,6 @@ import torch
 
 from unembed.attacks.parts.batch_cache import BatchResult
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.refining import Refiners
 from unembed.reports.reading import Reader
 
 
@@ -17,7 +16,7 @@ class Stored:
     """An attack all of whose batches an interrupted run has stored; each took two and a half seconds there."""
 
     device = torch.device("cpu")
-    refiners = Refiners()
+    at_once = 1000
 
     def invert_once(self, targets: Targets, oracle: object, work: str) -> tuple[list[Prediction], BatchResult]:
         return [Prediction(("a",))] * len(targets.vectors), BatchResult([], np.empty(0, np.uint64), 2.5)

@@ -21,7 +21,6 @@ import torch
 from support.processes import Warm
 from unembed import demo as module
 from unembed.attacks.parts.predictions import Prediction
-from unembed.attacks.refine.refining import Refiners
 from unembed.core.errors import InputError
 from unembed.demo import Demo, Step, searched
 from unembed.embedders.minilm import MiniLM
@@ -50,7 +49,7 @@ def test_a_search_shows_the_closest_text_after_each_round_and_counts_distinct_te
         oracle.embed(["30"], "scoring")  # not the attack's
         return [Prediction(("0",))], SimpleNamespace(limit=None, seconds=0.0)
 
-    attack = SimpleNamespace(device="cpu", invert_once=invert_once, refiners=Refiners())
+    attack = SimpleNamespace(device="cpu", invert_once=invert_once, at_once=1000)
     search = cast(Any, SimpleNamespace(attack=attack, oracle=Compass()))
     steps = [step._replace(cosine=round(step.cosine, 3)) for step in searched(search, torch.tensor([[1.0, 0.0]]))]
     assert steps == [Step(2, "60", 0.5), Step(3, "60", 0.5), Step(4, "0", 1.0), Step(4, "0", 1.0)]
@@ -60,7 +59,7 @@ def test_an_error_of_a_search_is_raised_where_its_steps_are_read() -> None:
     def invert_once(*_: Any) -> Any:
         raise InputError("no")
 
-    attack = SimpleNamespace(device="cpu", invert_once=invert_once, refiners=Refiners())
+    attack = SimpleNamespace(device="cpu", invert_once=invert_once, at_once=1000)
     with pytest.raises(InputError, match="no"):
         list(searched(cast(Any, SimpleNamespace(attack=attack, oracle=Compass())), torch.ones(1, 2)))
 

@@ -34,7 +34,7 @@ class Reader:
     Args:
         attack: The restored attack, on its device.
         oracle: The embedder that the attack queries and that embeds the recovered texts.
-        batch_size: Vectors decoded at once; fewer where a refiner asks for it.
+        batch_size: Vectors decoded at once; fewer where the attack takes fewer.
         partial: Whether to return texts of a search that a query limit cut short.
 
     Attributes:
@@ -43,7 +43,7 @@ class Reader:
 
     def __init__(self, attack: Attack, oracle: CachedEmbedder, batch_size: int, *, partial: bool = False) -> None:
         self.attack, self.oracle, self.partial = attack, oracle, partial
-        self.batch_size = min(batch_size, attack.refiners.at_once)
+        self.batch_size = min(batch_size, attack.at_once)
         self.seconds = 0.0
 
     def read(
