@@ -27,6 +27,7 @@ from measuring import Clock, command_line, ratios, spread
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.refining import Refiner
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.session import Session
 
@@ -37,6 +38,7 @@ class Timed:
     Attributes:
         texts: All that were embedded since ``begin``.
         seconds: Spent in ``embed`` since then.
+        scoring: Seconds that a decoder has spent since then (TimedWriter).
     """
 
     def __init__(self, embedder: Any, clock: Clock) -> None:
@@ -45,7 +47,7 @@ class Timed:
 
     def begin(self) -> None:
         self.texts: list[str] = []
-        self.seconds = 0.0
+        self.seconds = self.scoring = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._embedder, name)
@@ -59,15 +61,15 @@ class Timed:
 
 
 class TimedWriter:
-    """An attack's decoder that records in ``seconds`` how long it has scored texts."""
+    """An attack's decoder whose seconds an embedder records as ``scoring``."""
 
-    def __init__(self, writer: Any, clock: Clock) -> None:
-        self._writer, self._clock, self.seconds = writer, clock, 0.0
+    def __init__(self, writer: Any, clock: Clock, timed: Timed) -> None:
+        self._writer, self._clock, self._timed = writer, clock, timed
 
     def log_probabilities(self, vectors: Tensor, texts: Sequence[str]) -> Tensor:
         began = self._clock()
         found: Tensor = self._writer.log_probabilities(vectors, texts)
-        self.seconds += self._clock() - began
+        self._timed.scoring += self._clock() - began
         return found
 
 
@@ -85,7 +87,7 @@ def measure(session: Session, options: argparse.Namespace) -> None:
     attack = session.restored_attack(oracle, session.dimension)
     attack.check_refining(session.dimension, oracle)  # gives the search the attack's decoder
     refiner: Any = attack.refiners.named["lexicon"]
-    refiner.writer = refiner.writer and TimedWriter(refiner.writer, clock)
+    refiner.writer = refiner.writer and TimedWriter(refiner.writer, clock, timed)
     session.datamodule.setup("test")
     vectors = session.datamodule.vectors("test", list(range(options.targets + options.block)))
     blocks = [Targets(vectors[rows], rows) for rows in torch.arange(len(vectors)).split(options.block)]
@@ -110,16 +112,14 @@ def measure(session: Session, options: argparse.Namespace) -> None:
                 work[name]()
                 seconds[name].append(clock() - began)
             seconds["inside"].append(timed.seconds)
-            seconds["decoder"].append(refiner.writer.seconds if refiner.writer else 0.0)
+            seconds["decoder"].append(timed.scoring)
             counts.append(len(texts))
     report(seconds, counts, options)
 
 
-def search(refiner: Any, block: Targets, found: list[Prediction], timed: Timed, folder: Path) -> None:
+def search(refiner: Refiner, block: Targets, found: list[Prediction], timed: Timed, folder: Path) -> None:
     """Refine a block through an empty cache."""
     timed.begin()
-    if refiner.writer:
-        refiner.writer.seconds = 0.0
     refiner.refine(block, found, CachedEmbedder(timed, folder))
 
 
